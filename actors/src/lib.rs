@@ -1,0 +1,5 @@
+//! The actors that run a model over rank processes.
+
+#![warn(missing_docs)]
+
+pub mod api;
