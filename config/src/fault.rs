@@ -1,0 +1,172 @@
+//! A fault injected into one rank, for tests of what happens next.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::value::{Kind, Value, parse_integer};
+
+/// When a fault fires: at the n-th event of this phase on the chosen rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FaultPhase {
+    /// A weight tensor is about to be loaded.
+    Load,
+    /// A forward call that carries prompt tokens begins.
+    Prefill,
+    /// A forward call of generated tokens only begins.
+    Decode,
+    /// An all-reduce begins.
+    AllReduce,
+}
+
+impl FaultPhase {
+    const ALL: [(&str, Self); 4] = [
+        ("load", Self::Load),
+        ("prefill", Self::Prefill),
+        ("decode", Self::Decode),
+        ("allreduce", Self::AllReduce),
+    ];
+}
+
+/// What the rank does when the fault fires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FaultKind {
+    /// The process exits with code 1, running no clean-up beyond the system's.
+    Exit,
+    /// The process aborts (SIGABRT), as a failed assertion in a device library would make it.
+    Abort,
+    /// The compute thread stops moving for ever; the process stays alive.
+    Stall,
+}
+
+impl FaultKind {
+    const ALL: [(&str, Self); 3] =
+        [("exit", Self::Exit), ("abort", Self::Abort), ("stall", Self::Stall)];
+}
+
+/// One injected fault, written `rank:phase:n:kind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultSpec {
+    /// The rank that fails.
+    pub rank: usize,
+    /// The kind of event that triggers it.
+    pub phase: FaultPhase,
+    /// Which event of that kind, counting from 1 over the life of the process.
+    pub n: u64,
+    /// What happens.
+    pub kind: FaultKind,
+}
+
+impl FaultSpec {
+    /// What to do at the `n`-th event of `phase` (from 1) on `rank`; `None` is to carry on.
+    pub fn fires(&self, rank: usize, phase: FaultPhase, n: u64) -> Option<FaultKind> {
+        (self.rank == rank && self.phase == phase && self.n == n).then_some(self.kind)
+    }
+}
+
+/// The text is not a fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "accepted is rank:phase:n:kind; rank counts from 0, phase is one of load, prefill, decode, \
+     allreduce, n counts from 1, kind is one of exit, abort, stall"
+)]
+pub struct FaultError;
+
+impl FromStr for FaultSpec {
+    type Err = FaultError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts: Vec<&str> = text.split(':').collect();
+        let [rank, phase, n, kind] = parts[..] else { return Err(FaultError) };
+        Ok(Self {
+            rank: parse_integer(rank).ok_or(FaultError)?,
+            phase: by_name(&FaultPhase::ALL, phase).ok_or(FaultError)?,
+            n: parse_integer(n).filter(|n| *n >= 1).ok_or(FaultError)?,
+            kind: by_name(&FaultKind::ALL, kind).ok_or(FaultError)?,
+        })
+    }
+}
+
+impl fmt::Display for FaultSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let phase = name_of(&FaultPhase::ALL, self.phase);
+        let kind = name_of(&FaultKind::ALL, self.kind);
+        write!(f, "{}:{phase}:{}:{kind}", self.rank, self.n)
+    }
+}
+
+fn by_name<T: Copy>(table: &[(&str, T)], name: &str) -> Option<T> {
+    table.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+}
+
+fn name_of<T: Copy + PartialEq>(table: &[(&'static str, T)], value: T) -> &'static str {
+    // Both tables list every variant of their enum.
+    table.iter().find(|(_, known)| *known == value).map_or("", |(name, _)| name)
+}
+
+impl Value for FaultSpec {
+    const KIND: Kind = Kind::Text;
+
+    fn accepts() -> String {
+        let message = FaultError.to_string();
+        message.strip_prefix("accepted is ").unwrap_or(&message).to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_phase_and_kind_reads_and_writes_back() {
+        for (phase, _) in FaultPhase::ALL {
+            for (kind, _) in FaultKind::ALL {
+                let text = format!("3:{phase}:12:{kind}");
+                let spec: FaultSpec = text.parse().unwrap();
+                assert_eq!(spec.to_string(), text);
+                assert_eq!((spec.rank, spec.n), (3, 12));
+            }
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for wrong in [
+            "",
+            "1",
+            "1:load:1",
+            "1:load:1:exit:2",
+            "x:load:1:exit",
+            "-1:load:1:exit",
+            "1:loading:1:exit",
+            "1:load:0:exit",
+            "1:load:one:exit",
+            "1:load:1:crash",
+            "1:LOAD:1:exit",
+            " 1:load:1:exit",
+        ] {
+            assert_eq!(wrong.parse::<FaultSpec>(), Err(FaultError), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn it_fires_once_on_one_rank() {
+        let spec: FaultSpec = "2:decode:3:stall".parse().unwrap();
+        assert_eq!(spec.fires(2, FaultPhase::Decode, 3), Some(FaultKind::Stall));
+        assert_eq!(spec.fires(2, FaultPhase::Decode, 2), None);
+        assert_eq!(spec.fires(2, FaultPhase::Decode, 4), None);
+        assert_eq!(spec.fires(2, FaultPhase::Prefill, 3), None);
+        assert_eq!(spec.fires(1, FaultPhase::Decode, 3), None);
+    }
+}

@@ -1,0 +1,383 @@
+//! Settings: what to serve and with what means.
+
+mod file;
+mod load;
+mod types;
+
+pub use load::Sources;
+pub use types::{
+    ContextLength, DeviceKind, LogFormat, ModelName, PrefillBudget, QueueLimit, RequestBytes,
+    ThreadCount, WorldSize,
+};
+
+use crate::error::{ConfigError, Origin};
+use crate::flags::FlagSet;
+use crate::value::{Kind, Seconds, Value};
+
+/// Every setting's variable begins so.
+pub(crate) const PREFIX: &str = "POCKETD_";
+
+/// The variable that names the configuration file. The file cannot name itself, so it is no row.
+pub(crate) const CONFIG_VARIABLE: &str = "POCKETD_CONFIG";
+
+/// Which commands a setting concerns. Files and variables may hold all of them for any command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Which model.
+    Model,
+    /// How it is split and computed.
+    Engine,
+    /// Who may ask, and how.
+    Server,
+    /// What is written down.
+    Logging,
+}
+
+/// The row of one setting.
+#[derive(Debug)]
+pub struct Setting {
+    /// Key in a file. With dashes it is the option of the command line; in capitals behind `POCKETD_`
+    /// it is the variable.
+    pub key: &'static str,
+    /// Older keys that mean the same, in every source.
+    pub older: &'static [&'static str],
+    /// Which commands take it.
+    pub group: Group,
+    /// The shape of its value.
+    pub kind: Kind,
+    /// How the value is called in a usage line.
+    pub placeholder: &'static str,
+    /// One line.
+    pub meaning: &'static str,
+    /// More, in Markdown; may be empty.
+    pub doc: &'static str,
+    /// What happens when nobody sets it; empty when the default is a plain value.
+    default_note: &'static str,
+    accepts: fn() -> String,
+    get: fn(&Settings) -> String,
+    set: fn(&mut Settings, &str) -> bool,
+}
+
+impl Setting {
+    /// The option of the command line, without its dashes.
+    pub fn option(&self) -> String {
+        self.key.replace('_', "-")
+    }
+
+    /// The environment variable.
+    pub fn variable(&self) -> String {
+        variable(self.key)
+    }
+
+    /// What it accepts, for messages and tables.
+    pub fn accepts(&self) -> String {
+        (self.accepts)()
+    }
+
+    /// What holds when nobody sets it.
+    pub fn default_text(&self) -> String {
+        match self.default_note {
+            "" => (self.get)(&Settings::default()),
+            note => note.to_owned(),
+        }
+    }
+
+    /// Its value in `settings` as text; empty for "not set".
+    pub fn value_text(&self, settings: &Settings) -> String {
+        (self.get)(settings)
+    }
+
+    /// Whether `text` is accepted, or what would be.
+    pub fn check(&self, text: &str) -> Result<(), String> {
+        if (self.set)(&mut Settings::default(), text) {
+            Ok(())
+        } else {
+            Err(format!("accepted is {}", self.accepts()))
+        }
+    }
+}
+
+fn variable(key: &str) -> String {
+    format!("{PREFIX}{}", key.to_uppercase())
+}
+
+/// Turns the rows into the struct, its defaults and the table.
+macro_rules! settings {
+    ($(
+        $field:ident: $type:ty = $default:expr => {
+            $(older: $older:literal,)*
+            group: $group:ident,
+            placeholder: $placeholder:literal,
+            meaning: $meaning:literal,
+            $(doc: $doc:literal,)?
+            $(default_note: $note:literal,)?
+        }
+    )*) => {
+        /// Every setting, and the experiment flags that came with them.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Settings {
+            $(#[doc = $meaning] pub $field: $type,)*
+            /// Experiment flags, from `POCKET_*` variables and the `[flags]` table.
+            pub flags: FlagSet,
+        }
+
+        impl Default for Settings {
+            fn default() -> Self {
+                Self { $($field: $default,)* flags: FlagSet::default() }
+            }
+        }
+
+        /// Every setting there is, in the order of the reference page.
+        pub static SETTINGS: &[Setting] = &[$(Setting {
+            key: stringify!($field),
+            older: &[$($older),*],
+            group: Group::$group,
+            kind: <$type as Value>::KIND,
+            placeholder: $placeholder,
+            meaning: $meaning,
+            doc: concat!($($doc)?),
+            default_note: concat!($($note)?),
+            accepts: <$type as Value>::accepts,
+            get: |settings| settings.$field.show(),
+            set: |settings, text| match Value::parse(text) {
+                Some(value) => {
+                    settings.$field = value;
+                    true
+                }
+                None => false,
+            },
+        },)*];
+    };
+}
+
+settings! {
+    model: Option<ModelName> = None => {
+        group: Model,
+        placeholder: "DIR|ID",
+        meaning: "checkpoint directory, or owner/name on the model hub",
+        doc: "A directory holds `config.json`, safetensors files and a tokenizer. Anything else that looks \
+              like `owner/name` is fetched from the hub (`HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT` and \
+              `HF_HUB_OFFLINE` are honoured).",
+        default_note: "the demo checkpoint inside the binary",
+    }
+
+    tensor_parallel_size: Option<WorldSize> = None => {
+        group: Engine,
+        placeholder: "N",
+        meaning: "number of rank processes the model is split over",
+        doc: "Must divide the model's heads and widths; `pocketd inspect` shows which sizes do.",
+        default_note: "the largest of 4, 2, 1 that divides the model and does not exceed the cores",
+    }
+
+    device: DeviceKind = DeviceKind::Auto => {
+        group: Engine,
+        placeholder: "auto|cpu|ascend",
+        meaning: "what ranks compute on",
+        doc: "`auto` is the CPU in this version, and `ascend` is refused because it is not built in.",
+    }
+
+    threads_per_rank: Option<ThreadCount> = None => {
+        group: Engine,
+        placeholder: "N",
+        meaning: "compute threads of each rank",
+        default_note: "cores divided by ranks, at least 1",
+    }
+
+    max_model_len: Option<ContextLength> = None => {
+        older: "max_context",
+        group: Engine,
+        placeholder: "TOKENS",
+        meaning: "positions of a sequence, prompt and answer together",
+        doc: "May not exceed the model's own `max_position_embeddings`. Memory for the longest sequence is \
+              planned before weights are read.",
+        default_note: "the model's max_position_embeddings, at most 32768",
+    }
+
+    max_num_batched_tokens: PrefillBudget = PrefillBudget(512) => {
+        older: "prefill_token_budget",
+        group: Engine,
+        placeholder: "TOKENS",
+        meaning: "most prompt tokens in one forward call",
+        doc: "A multiple of 64. Longer prompts go through in pieces; answers do not depend on it.",
+    }
+
+    max_queue: QueueLimit = QueueLimit(64) => {
+        group: Engine,
+        placeholder: "N",
+        meaning: "requests that may wait; more are refused with HTTP 429",
+    }
+
+    stall_timeout: Seconds = Seconds::whole(30) => {
+        group: Engine,
+        placeholder: "SECONDS",
+        meaning: "a rank with work that does not move for this long is stalled",
+        doc: "Must be longer than the slowest single layer of a full forward call.",
+    }
+
+    load_timeout: Seconds = Seconds::whole(600) => {
+        group: Engine,
+        placeholder: "SECONDS",
+        meaning: "longest time from starting a rank to its weights being loaded",
+    }
+
+    allow_faults: bool = false => {
+        group: Engine,
+        placeholder: "BOOL",
+        meaning: "accept POCKET_FAULT, which makes a rank fail on purpose",
+    }
+
+    served_model_name: Option<String> = None => {
+        group: Server,
+        placeholder: "NAME",
+        meaning: "name of the model in the API",
+        default_note: "the last part of the model's path or id",
+    }
+
+    host: String = "127.0.0.1".to_owned() => {
+        group: Server,
+        placeholder: "ADDRESS",
+        meaning: "address to listen on",
+    }
+
+    port: u16 = 8000 => {
+        group: Server,
+        placeholder: "PORT",
+        meaning: "port to listen on; 0 takes a free one and logs it",
+    }
+
+    max_request_bytes: RequestBytes = RequestBytes(16 << 20) => {
+        group: Server,
+        placeholder: "BYTES",
+        meaning: "largest request body; more is refused with HTTP 413",
+    }
+
+    shutdown_timeout: Seconds = Seconds::whole(30) => {
+        group: Server,
+        placeholder: "SECONDS",
+        meaning: "time running requests get to finish after SIGTERM",
+    }
+
+    log_level: String = "info".to_owned() => {
+        group: Logging,
+        placeholder: "FILTER",
+        meaning: "what is logged: a level, or a filter such as info,pocket_actors=debug",
+        doc: "The variable `RUST_LOG` is read too; `POCKETD_LOG_LEVEL` and the command line win over it.",
+    }
+
+    log_format: LogFormat = LogFormat::Text => {
+        group: Logging,
+        placeholder: "text|json",
+        meaning: "how log lines are written, always to standard error",
+    }
+}
+
+impl Settings {
+    /// `key=value` of every setting that is not at its default, in table order.
+    pub fn non_default(&self) -> Vec<String> {
+        let default = Self::default();
+        SETTINGS
+            .iter()
+            .filter(|setting| (setting.get)(self) != (setting.get)(&default))
+            .map(|setting| format!("{}={}", setting.key, (setting.get)(self)))
+            .collect()
+    }
+
+    /// Sets one row from text; `name` is the spelling the source used.
+    pub(crate) fn set_from(
+        &mut self,
+        origin: &Origin,
+        setting: &Setting,
+        name: &str,
+        value: &str,
+    ) -> Result<(), ConfigError> {
+        if (setting.set)(self, value) {
+            return Ok(());
+        }
+        Err(ConfigError::BadValue {
+            origin: origin.clone(),
+            name: name.to_owned(),
+            value: value.to_owned(),
+            accepts: setting.accepts(),
+        })
+    }
+}
+
+/// What one source has set so far, to notice a setting that it gives under two of its names.
+#[derive(Default)]
+pub(crate) struct Seen(Vec<(&'static str, String)>);
+
+impl Seen {
+    /// Notes that `setting` was given as `name`.
+    pub(crate) fn note(
+        &mut self,
+        origin: &Origin,
+        setting: &'static Setting,
+        name: &str,
+    ) -> Result<(), ConfigError> {
+        if let Some((_, first)) = self.0.iter().find(|(key, _)| *key == setting.key) {
+            return Err(ConfigError::Twice {
+                origin: origin.clone(),
+                first: first.clone(),
+                second: name.to_owned(),
+            });
+        }
+        self.0.push((setting.key, name.to_owned()));
+        Ok(())
+    }
+}
+
+/// The row set by this variable, newer or older.
+pub(crate) fn find_variable(name: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| {
+        setting.variable() == name || setting.older.iter().any(|older| variable(older) == name)
+    })
+}
+
+/// The row with this key, newer or older.
+fn find(key: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| setting.key == key || setting.older.contains(&key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_in_defaults_are_values_their_rows_accept() {
+        for setting in SETTINGS {
+            let text = setting.value_text(&Settings::default());
+            if !text.is_empty() {
+                assert_eq!(setting.check(&text), Ok(()), "{}", setting.key);
+            }
+            assert!(!setting.default_text().is_empty(), "{} has no default to show", setting.key);
+        }
+    }
+
+    #[test]
+    fn names_are_unique_older_ones_included() {
+        let mut keys: Vec<&str> = SETTINGS
+            .iter()
+            .flat_map(|setting| setting.older.iter().chain([&setting.key]).copied())
+            .collect();
+        keys.sort_unstable();
+        let count = keys.len();
+        keys.dedup();
+        assert_eq!(keys.len(), count);
+    }
+
+    #[test]
+    fn a_row_knows_its_three_spellings() {
+        let setting = find("tensor_parallel_size").unwrap();
+        assert_eq!(setting.option(), "tensor-parallel-size");
+        assert_eq!(setting.variable(), "POCKETD_TENSOR_PARALLEL_SIZE");
+        assert_eq!(find("max_context").unwrap().key, "max_model_len");
+        assert_eq!(find("prefill_token_budget").unwrap().key, "max_num_batched_tokens");
+    }
+
+    #[test]
+    fn what_differs_from_the_defaults_is_reported() {
+        assert!(Settings::default().non_default().is_empty());
+        let settings = Settings { port: 9, ..Settings::default() };
+        assert_eq!(settings.non_default(), ["port=9"]);
+    }
+}
