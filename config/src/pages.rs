@@ -87,11 +87,7 @@ pub fn settings_page() -> String {
                 &mut page,
                 &[
                     &format!("`{}`", setting.key),
-                    &format!(
-                        "`--{} {}`",
-                        setting.option(),
-                        setting.placeholder.replace('|', "\\|")
-                    ),
+                    &option_cell(setting),
                     &format!("`{}`", setting.variable()),
                     &setting.default_text(),
                 ],
