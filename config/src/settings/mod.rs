@@ -2,6 +2,8 @@
 
 mod file;
 mod load;
+#[cfg(test)]
+mod precedence;
 mod types;
 
 pub use load::Sources;

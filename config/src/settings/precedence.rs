@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use pocket_config::{FLAGS, Kind, SETTINGS, Setting, Settings, Sources};
+use crate::{FLAGS, Kind, SETTINGS, Setting, Settings, Sources};
 
 /// Sources in a folder of their own; nothing of the machine is read.
 struct Case {
