@@ -1,0 +1,224 @@
+//! Which tokens `top_k` and `top_p` keep, found by selection: a row of 248,320 logits is never
+//! sorted.
+//!
+//! Tokens rank by logit, ties by the lower id first. What is kept is therefore everything down to
+//! one token, the [`Cut`], and a scan in id order can tell each token's fate by one comparison.
+
+use std::cmp::Ordering;
+
+use super::exp::exp;
+
+/// A token and its logit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Candidate {
+    pub logit: f32,
+    pub id: u32,
+}
+
+/// Likeliest first. Logits are never NaN here; 0 and -0 are equal.
+fn rank(a: &Candidate, b: &Candidate) -> Ordering {
+    let by_logit = b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal);
+    by_logit.then(a.id.cmp(&b.id))
+}
+
+/// The last token kept.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Cut(Candidate);
+
+impl Cut {
+    /// Keeps every token.
+    pub const NOTHING: Cut = Cut(Candidate { logit: f32::NEG_INFINITY, id: u32::MAX });
+
+    /// Whether a token ranks at or above the cut.
+    #[inline(always)]
+    pub fn keeps(self, logit: f32, id: u32) -> bool {
+        logit > self.0.logit || (logit == self.0.logit && id <= self.0.id)
+    }
+}
+
+fn candidates(logits: &[f32]) -> impl Iterator<Item = Candidate> {
+    logits.iter().zip(0..).map(|(&logit, id)| Candidate { logit, id })
+}
+
+/// The `k` likeliest tokens, in no order; `1 <= k < logits.len()`.
+///
+/// Keeps a short list, and whenever it has grown by half the best `k` of it set the bar for the
+/// rest: most tokens are read once and cost a comparison.
+fn likeliest(logits: &[f32], k: usize) -> Vec<Candidate> {
+    let capacity = k + (k / 2).max(64);
+    let mut list: Vec<Candidate> = Vec::with_capacity(capacity);
+    let mut bar = Cut::NOTHING;
+    for candidate in candidates(logits) {
+        if !bar.keeps(candidate.logit, candidate.id) {
+            continue;
+        }
+        list.push(candidate);
+        if list.len() == capacity {
+            list.select_nth_unstable_by(k - 1, rank);
+            list.truncate(k);
+            bar = Cut(list[k - 1]);
+        }
+    }
+    if list.len() > k {
+        list.select_nth_unstable_by(k - 1, rank);
+        list.truncate(k);
+    }
+    list
+}
+
+/// The last token of the smallest set of likeliest tokens whose weight reaches `mass`. `list` has
+/// at least one token and holds the one that crosses; what ranks before the list weighs `kept`.
+///
+/// A binary search by selection: the likelier half is either heavy enough, and the answer lies in
+/// it, or is kept whole. Every step halves what is looked at.
+fn crossing(
+    mut list: &mut [Candidate],
+    mut kept: f64,
+    mass: f64,
+    weight: impl Fn(f32) -> f32,
+) -> Cut {
+    while list.len() > 1 {
+        let half = list.len() / 2;
+        list.select_nth_unstable_by(half - 1, rank);
+        let (likely, rest) = list.split_at_mut(half);
+        let heavier: f64 = likely.iter().map(|c| f64::from(weight(c.logit))).sum();
+        if kept + heavier >= mass {
+            list = likely;
+        } else {
+            kept += heavier;
+            list = rest;
+        }
+    }
+    Cut(list[0])
+}
+
+/// Buckets of the first look at a row's weights.
+const BUCKETS: usize = 1024;
+
+/// The cut `top_p` makes in a whole row.
+///
+/// One pass adds up the weights in buckets of equal width in `x = (logit - max) / temperature`; the
+/// bucket in which `top_p` is reached is all that has to be looked at closely.
+fn nucleus(logits: &[f32], max: f32, temperature: f32, top_p: f32) -> Cut {
+    let weight = |logit: f32| exp((logit - max) / temperature);
+    // Weights end at x = -87. The conversion saturates, so that the last bucket takes the rest.
+    let bucket = |logit: f32| {
+        let index = (max - logit) / temperature * (BUCKETS as f32 / 87.0);
+        (index as usize).min(BUCKETS - 1)
+    };
+    let mut weights = [0.0; BUCKETS];
+    for &logit in logits {
+        weights[bucket(logit)] += f64::from(weight(logit));
+    }
+    let mass = f64::from(top_p) * weights.iter().sum::<f64>();
+    let mut kept = 0.0;
+    let mut crossed = 0;
+    for (index, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
+        crossed = index;
+        if kept + weight >= mass {
+            break;
+        }
+        kept += weight;
+    }
+    let mut list: Vec<Candidate> =
+        candidates(logits).filter(|c| bucket(c.logit) == crossed).collect();
+    crossing(&mut list, kept, mass, weight)
+}
+
+/// The cut that `top_k` (0 is off), then `top_p` (1 is off) make in a row whose largest logit is
+/// `max`, at this temperature. At least one token is kept.
+pub(super) fn cut(logits: &[f32], max: f32, temperature: f32, top_k: usize, top_p: f32) -> Cut {
+    let limited = top_k > 0 && top_k < logits.len();
+    match (limited, top_p < 1.0) {
+        (false, false) => Cut::NOTHING,
+        (false, true) => nucleus(logits, max, temperature, top_p),
+        (true, false) => {
+            likeliest(logits, top_k).into_iter().max_by(rank).map_or(Cut::NOTHING, Cut)
+        }
+        (true, true) => {
+            let mut list = likeliest(logits, top_k);
+            let weight = |logit: f32| exp((logit - max) / temperature);
+            let total: f64 = list.iter().map(|c| f64::from(weight(c.logit))).sum();
+            crossing(&mut list, 0.0, f64::from(top_p) * total, weight)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What `cut` should keep, by sorting, in float64, as the definitions read.
+    fn kept_by_sorting(logits: &[f32], temperature: f32, top_k: usize, top_p: f32) -> Vec<u32> {
+        let mut all: Vec<Candidate> = candidates(logits).collect();
+        all.sort_by(rank);
+        if top_k > 0 {
+            all.truncate(top_k);
+        }
+        let weight =
+            |c: &Candidate| (f64::from(c.logit - all[0].logit) / f64::from(temperature)).exp();
+        let total: f64 = all.iter().map(weight).sum();
+        let mut before = 0.0;
+        let mut kept = Vec::new();
+        for candidate in &all {
+            // The sums of the two methods differ in the last bits: stay off the edge.
+            if top_p < 1.0 && before >= f64::from(top_p) * total - 1e-6 {
+                break;
+            }
+            before += weight(candidate);
+            kept.push(candidate.id);
+        }
+        kept.sort_unstable();
+        kept
+    }
+
+    fn kept(logits: &[f32], temperature: f32, top_k: usize, top_p: f32) -> Vec<u32> {
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let cut = cut(logits, max, temperature, top_k, top_p);
+        candidates(logits).filter(|c| cut.keeps(c.logit, c.id)).map(|c| c.id).collect()
+    }
+
+    #[test]
+    fn top_k_keeps_exactly_k_and_the_lower_ids_of_a_tie() {
+        assert_eq!(kept(&[1.0, 2.0, 2.0, 2.0, 0.0], 1.0, 2, 1.0), [1, 2]);
+        assert_eq!(kept(&[0.0; 9], 1.0, 4, 1.0), [0, 1, 2, 3]);
+        assert_eq!(kept(&[0.0, -0.0, 0.0], 1.0, 2, 1.0), [0, 1]);
+        assert_eq!(kept(&[1.0, 2.0], 1.0, 5, 1.0), [0, 1]);
+    }
+
+    #[test]
+    fn top_p_counts_the_token_that_crosses() {
+        let logits: Vec<f32> = [0.5_f32, 0.3, 0.15, 0.05].iter().map(|p| p.ln()).collect();
+        assert_eq!(kept(&logits, 1.0, 0, 0.4), [0]);
+        assert_eq!(kept(&logits, 1.0, 0, 0.6), [0, 1]);
+        assert_eq!(kept(&logits, 1.0, 0, 0.9), [0, 1, 2]);
+        // Of the two that top_k leaves, the first has 0.5 / 0.8.
+        assert_eq!(kept(&logits, 1.0, 2, 0.6), [0]);
+        assert_eq!(kept(&logits, 1.0, 0, f32::MIN_POSITIVE), [0]);
+    }
+
+    #[test]
+    fn a_long_flat_row_is_cut_at_the_right_place() {
+        let logits = vec![0.25_f32; 100_000];
+        assert_eq!(kept(&logits, 1.0, 0, 0.75).len(), 75_000);
+        assert_eq!(kept(&logits, 1.0, 70_000, 0.5).len(), 35_000);
+    }
+
+    proptest! {
+        #[test]
+        fn same_set_as_sorting(
+            // Few distinct values, so that there are ties.
+            logits in prop::collection::vec((-20_i32..20).prop_map(|x| x as f32 / 4.0), 1..300),
+            temperature in 0.2_f32..3.0,
+            top_k in 0_usize..320,
+            top_p in prop_oneof![Just(1.0_f32), 0.01_f32..1.0],
+        ) {
+            prop_assert_eq!(
+                kept(&logits, temperature, top_k, top_p),
+                kept_by_sorting(&logits, temperature, top_k, top_p)
+            );
+        }
+    }
+}
