@@ -1,0 +1,212 @@
+//! Errors as OpenAI's clients expect them: `{"error": {"message", "type", "param", "code"}}`.
+
+use std::fmt;
+
+use actix_web::http::{StatusCode, header};
+use actix_web::{HttpResponse, HttpResponseBuilder, ResponseError};
+use pocket_actors::api::RequestError;
+use serde_json::{Value, json};
+
+/// Seconds a client is asked to wait before it tries again, with 429 and 503.
+const RETRY_AFTER_S: u64 = 1;
+
+/// A refusal or a failure, on its way to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    status: StatusCode,
+    /// OpenAI's `type`: the kind of mistake, coarser than the status.
+    kind: &'static str,
+    /// OpenAI's `code`: what a program may branch on.
+    code: Option<&'static str>,
+    message: String,
+    /// The field of the request that is wrong.
+    param: Option<String>,
+    /// Methods the route has, for 405.
+    allow: Option<&'static str>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        Self { status, kind, code: None, message: message.into(), param: None, allow: None }
+    }
+
+    /// The request is wrong as a whole: 400.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    /// One field of the request is wrong: 400.
+    pub fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { param: Some(param.into()), code: Some("invalid_value"), ..Self::invalid(message) }
+    }
+
+    /// Replaces the code of the error.
+    pub fn with_code(self, code: &'static str) -> Self {
+        Self { code: Some(code), ..self }
+    }
+
+    /// The request names a model that is not served: 404.
+    pub fn model_not_found(asked: &str, served: &str) -> Self {
+        Self {
+            status: StatusCode::NOT_FOUND,
+            ..Self::field(
+                "model",
+                format!("the model '{asked}' does not exist; this server has '{served}'"),
+            )
+            .with_code("model_not_found")
+        }
+    }
+
+    /// There is no such route: 404.
+    pub fn no_route(method: &str, path: &str) -> Self {
+        Self {
+            status: StatusCode::NOT_FOUND,
+            ..Self::invalid(format!("there is no {method} {path}")).with_code("unknown_url")
+        }
+    }
+
+    /// The route exists, with other methods: 405.
+    pub fn method_not_allowed(method: &str, path: &str, allow: &'static str) -> Self {
+        Self {
+            status: StatusCode::METHOD_NOT_ALLOWED,
+            allow: Some(allow),
+            ..Self::invalid(format!("{path} takes {allow}, not {method}"))
+                .with_code("method_not_supported")
+        }
+    }
+
+    /// The body is larger than `limit` bytes: 413.
+    pub fn body_too_large(limit: usize) -> Self {
+        Self {
+            status: StatusCode::PAYLOAD_TOO_LARGE,
+            ..Self::invalid(format!("the request body is larger than {limit} bytes"))
+                .with_code("request_too_large")
+        }
+    }
+
+    /// The body is not declared as JSON: 415.
+    pub fn not_json(content_type: &str) -> Self {
+        let found = match content_type {
+            "" => "there is none".to_string(),
+            other => format!("it is '{other}'"),
+        };
+        Self {
+            status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            ..Self::invalid(format!("Content-Type must be application/json; {found}"))
+                .with_code("unsupported_content_type")
+        }
+    }
+
+    /// The server cannot take requests now: 503.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self {
+            code: Some("unavailable"),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable_error", message)
+        }
+    }
+
+    /// The server failed: 500.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+    }
+
+    /// The object OpenAI's clients read, also as the last event of a stream that fails.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "error": {
+                "message": self.message,
+                "type": self.kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        })
+    }
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ApiError {}
+
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        let message = error.to_string();
+        match error {
+            RequestError::Invalid(_) => Self::invalid(message),
+            RequestError::QueueFull { .. } => Self {
+                code: Some("queue_full"),
+                ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+            },
+            RequestError::Unavailable(_) => Self::unavailable(message),
+            RequestError::RankFailed(_) => Self::internal(message).with_code("rank_failed"),
+        }
+    }
+}
+
+impl ResponseError for ApiError {
+    fn status_code(&self) -> StatusCode {
+        self.status
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        let mut response = HttpResponseBuilder::new(self.status);
+        if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            response.insert_header((header::RETRY_AFTER, RETRY_AFTER_S));
+        }
+        if let Some(allow) = self.allow {
+            response.insert_header((header::ALLOW, allow));
+        }
+        response.json(self.to_json())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_engines_refusals_have_their_statuses() {
+        let cases = [
+            (RequestError::Invalid("prompt is empty".into()), 400, "invalid_request_error"),
+            (RequestError::QueueFull { waiting: 8, limit: 8 }, 429, "rate_limit_error"),
+            (RequestError::Unavailable("draining".into()), 503, "service_unavailable_error"),
+            (RequestError::RankFailed("rank 2 died".into()), 500, "server_error"),
+        ];
+        for (error, status, kind) in cases {
+            let text = error.to_string();
+            let error = ApiError::from(error);
+            let response = error.error_response();
+            assert_eq!(response.status().as_u16(), status, "{text}");
+            assert_eq!(error.to_json()["error"]["type"], kind);
+            assert_eq!(error.to_json()["error"]["message"], text.as_str());
+            assert_eq!(
+                response.headers().contains_key(header::RETRY_AFTER),
+                matches!(status, 429 | 503),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_object_always_has_its_four_members() {
+        let json = ApiError::invalid("no").to_json();
+        assert_eq!(
+            json.to_string(),
+            r#"{"error":{"message":"no","type":"invalid_request_error","param":null,"code":null}}"#
+        );
+        let json = ApiError::model_not_found("gpt-9", "demo").to_json();
+        assert_eq!(json["error"]["param"], "model");
+        assert_eq!(json["error"]["code"], "model_not_found");
+    }
+
+    #[test]
+    fn a_405_says_what_is_allowed() {
+        let response =
+            ApiError::method_not_allowed("GET", "/v1/completions", "POST").error_response();
+        assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+        assert_eq!(response.headers().get(header::ALLOW).unwrap(), "POST");
+    }
+}
