@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use crate::error::{ConfigError, Origin};
 use crate::flags;
 use crate::nearest::nearest;
-use crate::settings::{self, SETTINGS, Seen, Setting, Settings};
+use crate::settings::{self, LogFilter, SETTINGS, Seen, Setting, Settings};
 
 /// Read for the log filter when no variable of our own sets it.
 const RUST_LOG: &str = "RUST_LOG";
@@ -24,7 +24,7 @@ pub(crate) fn apply(
     if let Some((_, filter)) = variables.iter().find(|(name, _)| name == RUST_LOG)
         && !filter.is_empty()
     {
-        settings.log_level = text(RUST_LOG, filter)?;
+        settings.log_level = LogFilter::foreign(text(RUST_LOG, filter)?);
     }
     let mut ours: Vec<(String, &OsString)> = variables
         .iter()
@@ -137,10 +137,10 @@ mod tests {
 
     #[test]
     fn the_log_filter_of_rust_programs_is_read_below_our_own() {
-        assert_eq!(applied(&[("RUST_LOG", "debug")]).unwrap().log_level, "debug");
-        assert_eq!(applied(&[("RUST_LOG", "")]).unwrap().log_level, "info");
+        assert_eq!(applied(&[("RUST_LOG", "debug")]).unwrap().log_level.as_str(), "debug");
+        assert_eq!(applied(&[("RUST_LOG", "")]).unwrap().log_level.as_str(), "info");
         let both = [("POCKETD_LOG_LEVEL", "warn"), ("RUST_LOG", "debug")];
-        assert_eq!(applied(&both).unwrap().log_level, "warn");
+        assert_eq!(applied(&both).unwrap().log_level.as_str(), "warn");
     }
 
     #[test]

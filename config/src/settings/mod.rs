@@ -8,8 +8,8 @@ mod types;
 
 pub use load::Sources;
 pub use types::{
-    ContextLength, DeviceKind, LogFormat, ModelName, PrefillBudget, QueueLimit, RequestBytes,
-    ThreadCount, WorldSize,
+    ContextLength, DeviceKind, LogFilter, LogFormat, ModelName, PrefillBudget, QueueLimit,
+    RequestBytes, ThreadCount, WorldSize,
 };
 
 use crate::error::{ConfigError, Origin};
@@ -259,7 +259,7 @@ settings! {
         meaning: "time running requests get to finish after SIGTERM",
     }
 
-    log_level: String = "info".to_owned() => {
+    log_level: LogFilter = LogFilter("info".to_owned()) => {
         group: Logging,
         placeholder: "FILTER",
         meaning: "what is logged: a level, or a filter such as info,pocket_actors=debug",

@@ -61,6 +61,7 @@ fn other_value(setting: &Setting) -> &'static str {
     match (setting.key, setting.kind) {
         ("device", _) => "cpu",
         ("log_format", _) => "json",
+        ("log_level", _) => "debug",
         ("max_num_batched_tokens", _) => "128",
         (_, Kind::Text) => "other",
         (_, Kind::Boolean) => "1",

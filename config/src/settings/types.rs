@@ -132,6 +132,50 @@ impl Value for ModelName {
     }
 }
 
+/// What is logged: a level, or a list of `target=level`.
+///
+/// A bare word that is no level would be read as the name of a target by the logger, and so a slip of
+/// the hand would silence everything; it is refused instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFilter(pub(super) String);
+
+impl LogFilter {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+    /// The value of `RUST_LOG`, which belongs to all programs and may name targets of others.
+    pub(crate) fn foreign(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The filter.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Value for LogFilter {
+    const KIND: Kind = Kind::Text;
+
+    fn accepts() -> String {
+        format!("one of {}, or a list such as info,pocket_actors=debug", Self::LEVELS.join(", "))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let is_level = |word: &str| Self::LEVELS.contains(&word.to_ascii_lowercase().as_str());
+        let mut parts = text.split(',');
+        parts
+            .all(|part| match part.rsplit_once('=') {
+                Some((target, level)) => !target.is_empty() && is_level(level),
+                None => is_level(part),
+            })
+            .then(|| Self(text.to_owned()))
+    }
+
+    fn show(&self) -> String {
+        self.0.clone()
+    }
+}
+
 /// Defines an enum whose variants have one name each.
 macro_rules! named {
     ($(#[doc = $doc:literal])* $name:ident { $($(#[doc = $variant_doc:literal])* $variant:ident = $text:literal,)* }) => {
@@ -204,6 +248,16 @@ mod tests {
         assert_eq!(WorldSize::parse("16").map(WorldSize::get), Some(16));
         assert_eq!(WorldSize::parse("17"), None);
         assert_eq!(QueueLimit::parse("0").map(QueueLimit::get), Some(0));
+    }
+
+    #[test]
+    fn a_log_filter_names_levels() {
+        for right in ["info", "DEBUG", "off", "warn,pocket_actors=trace", "a[span]=info,error"] {
+            assert!(LogFilter::parse(right).is_some(), "{right:?}");
+        }
+        for wrong in ["", "infoo", "pocketd", "info,", "pocketd=loud", "=info", "info debug"] {
+            assert!(LogFilter::parse(wrong).is_none(), "{wrong:?}");
+        }
     }
 
     #[test]
