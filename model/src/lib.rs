@@ -4,5 +4,15 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod error;
+
+pub mod config;
 pub mod forward;
+pub mod generation;
 pub mod sampler;
+pub mod shard;
+
+pub use config::{LayerKind, ModelConfig};
+pub use error::ModelError;
+pub use generation::GenerationConfig;
+pub use shard::Shard;

@@ -1,0 +1,110 @@
+//! What can be wrong with a checkpoint, or with asking for it to be split or fitted.
+
+use std::path::PathBuf;
+
+use pocket_device::DeviceError;
+
+/// Why a checkpoint cannot be used as asked. Each variant carries the facts: which file, which key or
+/// tensor, what was expected and what is there.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    // --- files
+    /// The checkpoint directory is not there.
+    #[error("no checkpoint at {}: {reason}", path.display())]
+    NoCheckpoint {
+        /// What was asked for.
+        path: PathBuf,
+        /// Why it is none.
+        reason: String,
+    },
+    /// A file could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is not valid JSON, or not of the kind expected.
+    #[error("{file}: {detail}")]
+    Json {
+        /// The file.
+        file: String,
+        /// What is wrong, with line and column.
+        detail: String,
+    },
+    /// A file could not be mapped, or a device call failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+
+    // --- config.json and generation_config.json
+    /// A key has to be there and is not.
+    #[error("{file}: {key} is missing: expected {expected}")]
+    KeyMissing {
+        /// The file.
+        file: String,
+        /// The key, with its path.
+        key: String,
+        /// What would be right.
+        expected: String,
+    },
+    /// A key has a value that cannot be right.
+    #[error("{file}: {key} is {value}: expected {expected}")]
+    KeyValue {
+        /// The file.
+        file: String,
+        /// The key, with its path.
+        key: String,
+        /// The value, as JSON.
+        value: String,
+        /// What would be right.
+        expected: String,
+    },
+    /// Keys that contradict each other.
+    #[error("{file}: {detail}")]
+    KeyConflict {
+        /// The file.
+        file: String,
+        /// Both keys and both values.
+        detail: String,
+    },
+    /// A model of another family.
+    #[error("{file}: {key} {found} is not supported: this program runs {supported}")]
+    UnknownArchitecture {
+        /// The file.
+        file: String,
+        /// `model_type` or `architectures`.
+        key: &'static str,
+        /// What it names.
+        found: String,
+        /// The names that work.
+        supported: String,
+    },
+
+    // --- tensor parallelism
+    /// The model does not split over so many ranks.
+    #[error(
+        "tensor-parallel size {world} does not fit this model: {reason}; sizes that work: {}",
+        join(sizes)
+    )]
+    Split {
+        /// The number of ranks asked for.
+        world: usize,
+        /// Which count it does not divide.
+        reason: String,
+        /// The numbers of ranks that work.
+        sizes: Vec<usize>,
+    },
+    /// A rank outside the world.
+    #[error("rank {rank} of {world}: ranks are counted from 0")]
+    NoSuchRank {
+        /// The rank asked for.
+        rank: usize,
+        /// The number of ranks.
+        world: usize,
+    },
+}
+
+fn join<T: ToString>(items: &[T]) -> String {
+    items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}
