@@ -7,10 +7,13 @@
 mod error;
 
 pub mod config;
+pub mod detokenize;
 pub mod forward;
 pub mod generation;
 pub mod sampler;
 pub mod shard;
+pub mod stop;
+pub mod tokenizer;
 
 pub use config::{LayerKind, ModelConfig};
 pub use error::ModelError;
