@@ -1,0 +1,33 @@
+//! `pocketd rank`: one rank, started by the coordinator.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use pocket_config::{Settings, Sources};
+
+use crate::logging;
+
+/// What a rank reads of its environment: how to log. Everything else comes from the coordinator, so
+/// that ranks cannot disagree.
+const LOG_VARIABLES: [&str; 3] = ["RUST_LOG", "POCKETD_LOG_LEVEL", "POCKETD_LOG_FORMAT"];
+
+/// Runs it to its end.
+pub fn run() -> ExitCode {
+    let environment: Vec<(OsString, OsString)> = std::env::vars_os()
+        .filter(|(name, _)| LOG_VARIABLES.iter().any(|known| name == known))
+        .collect();
+    let sources = Sources {
+        config: None,
+        default_file: PathBuf::new(),
+        environment,
+        command_line: Vec::new(),
+    };
+    // The coordinator has refused bad values already; a rank that cannot log can still compute.
+    let settings = Settings::load(&sources).unwrap_or_default();
+    if let Err(error) = logging::start(&settings.log_level, settings.log_format) {
+        eprintln!("pocketd rank: {error:#}");
+    }
+    // Exit codes are a byte; anything else is a failure.
+    u8::try_from(pocket_actors::rank_main()).map_or(ExitCode::FAILURE, ExitCode::from)
+}

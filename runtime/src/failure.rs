@@ -1,0 +1,126 @@
+//! Which failures are whose fault: exit code 2 for what was asked, 1 for what happened.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use pocket_actors::EngineError;
+use pocket_actors::api::RequestError;
+use pocket_config::ConfigError;
+use pocket_model::ModelError;
+
+/// What was asked for cannot be; the message says why.
+#[derive(Debug)]
+pub struct BadInput(pub String);
+
+impl fmt::Display for BadInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadInput {}
+
+/// A [`BadInput`] with this message.
+pub fn bad_input(message: impl Into<String>) -> anyhow::Error {
+    BadInput(message.into()).into()
+}
+
+/// Ended by Ctrl-C: nothing to say, and not a success.
+#[derive(Debug)]
+pub struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Prints a failure as one line and turns it into the exit code.
+pub fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = outcome else { return ExitCode::SUCCESS };
+    let code = code_of(&error);
+    if let Code::Failure | Code::BadInput = code {
+        // Nobody may be reading standard error either.
+        let _ = writeln!(io::stderr(), "pocketd: {}", one_line(&format!("{error:#}")));
+    }
+    ExitCode::from(code as u8)
+}
+
+/// What an error means to whoever started the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Code {
+    /// Whoever read our output has seen enough, which is no failure of ours.
+    BrokenPipe = 0,
+    /// Something failed while running.
+    Failure = 1,
+    /// What was asked for cannot be.
+    BadInput = 2,
+    /// 128 + SIGINT, as shells have it.
+    Interrupted = 130,
+}
+
+fn code_of(error: &anyhow::Error) -> Code {
+    if is_broken_pipe(error) {
+        Code::BrokenPipe
+    } else if error.is::<Interrupted>() {
+        Code::Interrupted
+    } else if is_bad_input(error) {
+        Code::BadInput
+    } else {
+        Code::Failure
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn is_bad_input(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.is::<BadInput>()
+            || cause.is::<ConfigError>()
+            || cause.is::<ModelError>()
+            || cause.downcast_ref::<EngineError>().is_some_and(EngineError::is_bad_input)
+            || matches!(cause.downcast_ref::<RequestError>(), Some(RequestError::Invalid(_)))
+    })
+}
+
+/// A message of several lines (a parser's, say) as one.
+pub fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn bad_input_is_found_below_context() {
+        let error = Err::<(), _>(bad_input("no such token")).context("reading --ids").unwrap_err();
+        assert_eq!(code_of(&error), Code::BadInput);
+        assert_eq!(format!("{error:#}"), "reading --ids: no such token");
+    }
+
+    #[test]
+    fn failures_and_mistakes_have_different_codes() {
+        let code = |error: anyhow::Error| code_of(&error);
+        assert_eq!(code(RequestError::Invalid("too long".to_owned()).into()), Code::BadInput);
+        assert_eq!(code(EngineError::Options("odd".to_owned()).into()), Code::BadInput);
+        assert_eq!(code(RequestError::RankFailed("rank 1".to_owned()).into()), Code::Failure);
+        assert_eq!(code(EngineError::Crashed.into()), Code::Failure);
+        assert_eq!(code(anyhow::anyhow!("the disk is full")), Code::Failure);
+        assert_eq!(code(Interrupted.into()), Code::Interrupted);
+        assert_eq!(code(io::Error::from(io::ErrorKind::BrokenPipe).into()), Code::BrokenPipe);
+        assert_eq!(code(io::Error::from(io::ErrorKind::NotFound).into()), Code::Failure);
+    }
+
+    #[test]
+    fn messages_are_one_line() {
+        assert_eq!(one_line("a\n   b\tc "), "a b c");
+    }
+}
