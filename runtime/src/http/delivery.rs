@@ -45,19 +45,26 @@ pub struct Chunks {
     identity: Identity,
     usage: ChunkUsage,
     opened: bool,
+    ended: bool,
 }
 
 impl Chunks {
     /// A stream nothing was sent on yet.
     pub fn new(identity: Identity, include_usage: bool) -> Self {
         let usage = if include_usage { ChunkUsage::AtTheEnd } else { ChunkUsage::Absent };
-        Self { identity, usage, opened: false }
+        Self { identity, usage, opened: false, ended: false }
+    }
+
+    /// Whether the last event was taken.
+    pub fn ended(&self) -> bool {
+        self.ended
     }
 
     /// The bytes an event becomes; none for a token that completed no text. The opening chunk waits
     /// for the first token, so that a client's time to first chunk is its time to first token.
     pub fn take(&mut self, event: Event) -> String {
         let mut out = String::new();
+        self.ended = !matches!(event, Event::Token { .. });
         match event {
             Event::Token { text, .. } => {
                 self.open(&mut out);

@@ -1,4 +1,5 @@
-//! The messages of a chat request, made ready for the chat template.
+//! The messages of a chat request: which members and contents the API takes. What the template at
+//! hand makes of roles and lists of parts is `pocket_model::chat`'s business.
 
 use serde_json::{Map, Value, json};
 
@@ -21,11 +22,8 @@ const MESSAGE_FIELDS: &[(&str, &[&str])] = &[
     ("function_call", &[]),
 ];
 
-/// Reads `messages`: each becomes an object with `role`, `content` (a string) and whatever else the
-/// template may use.
-///
-/// `developer` is OpenAI's newer name of `system`, and the only one of the two that templates of this
-/// family know is the older. Text parts are joined by line breaks.
+/// Reads `messages`: each becomes an object with `role`, `content` and whatever else a template may
+/// use, and nothing that is not text.
 pub fn read(value: &Value) -> Result<Vec<Value>, ApiError> {
     let list = match value {
         Value::Array(list) if !list.is_empty() => list,
@@ -48,8 +46,8 @@ fn read_one(index: usize, message: &Value) -> Result<Value, ApiError> {
         }
     };
     let mut ready = Map::new();
-    ready.insert("role".into(), json!(if role == "developer" { "system" } else { role }));
-    ready.insert("content".into(), json!(content(&at("content"), role, members.get("content"))?));
+    ready.insert("role".into(), json!(role));
+    ready.insert("content".into(), content(&at("content"), role, members.get("content"))?);
     for (name, value) in members {
         check_member(index, name, role, value)?;
         match name.as_str() {
@@ -91,18 +89,15 @@ fn check_member(index: usize, name: &str, role: &str, value: &Value) -> Result<(
 
 /// A message's text: a string or a list of text parts; nothing only from the assistant, whose turn may
 /// have been empty.
-fn content(param: &str, role: &str, value: Option<&Value>) -> Result<String, ApiError> {
+fn content(param: &str, role: &str, value: Option<&Value>) -> Result<Value, ApiError> {
     match value {
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(Value::Array(parts)) if !parts.is_empty() => {
-            let texts: Result<Vec<_>, _> = parts
-                .iter()
-                .enumerate()
-                .map(|(index, part)| text_part(&format!("{param}[{index}]"), part))
-                .collect();
-            Ok(texts?.join("\n"))
-        }
-        None | Some(Value::Null) if role == "assistant" => Ok(String::new()),
+        Some(Value::String(_)) => Ok(json!(value)),
+        Some(Value::Array(parts)) if !parts.is_empty() => parts
+            .iter()
+            .enumerate()
+            .map(|(index, part)| text_part(&format!("{param}[{index}]"), part))
+            .collect(),
+        None | Some(Value::Null) if role == "assistant" => Ok(Value::Null),
         value => {
             let value = value.unwrap_or(&Value::Null);
             Err(wrong(param, value, "a string or a list of text parts"))
@@ -110,7 +105,7 @@ fn content(param: &str, role: &str, value: Option<&Value>) -> Result<String, Api
     }
 }
 
-fn text_part<'a>(param: &str, part: &'a Value) -> Result<&'a str, ApiError> {
+fn text_part(param: &str, part: &Value) -> Result<Value, ApiError> {
     let Value::Object(members) = part else {
         return Err(wrong(param, part, "an object like {\"type\":\"text\",\"text\":\"...\"}"));
     };
@@ -123,7 +118,7 @@ fn text_part<'a>(param: &str, part: &'a Value) -> Result<&'a str, ApiError> {
         None => return Err(ApiError::field(param, format!("{param} has no type"))),
     }
     match members.get("text") {
-        Some(Value::String(text)) => Ok(text),
+        Some(Value::String(text)) => Ok(json!({"type": "text", "text": text})),
         other => {
             let what = other.map_or("missing", kind);
             Err(ApiError::field(param, format!("{param}.text is {what}; it must be a string")))
@@ -140,11 +135,12 @@ mod tests {
     }
 
     #[test]
-    fn text_and_text_parts_become_strings() {
+    fn what_a_template_may_use_is_handed_on() {
         let messages = read(&json!([
-            {"role": "system", "content": "Be brief."},
+            {"role": "developer", "content": "Be brief."},
             {"role": "user", "content": [
-                {"type": "text", "text": "Hi"}, {"type": "text", "text": "there"},
+                {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}},
+                {"type": "text", "text": "there"},
             ]},
             {"role": "assistant", "content": null, "refusal": null, "tool_calls": []},
             {"role": "tool", "content": "4", "tool_call_id": "c1"},
@@ -154,23 +150,15 @@ mod tests {
         assert_eq!(
             Value::Array(messages),
             json!([
-                {"role": "system", "content": "Be brief."},
-                {"role": "user", "content": "Hi\nthere"},
-                {"role": "assistant", "content": ""},
+                {"role": "developer", "content": "Be brief."},
+                {"role": "user", "content": [
+                    {"type": "text", "text": "Hi"}, {"type": "text", "text": "there"},
+                ]},
+                {"role": "assistant", "content": null},
                 {"role": "tool", "content": "4", "tool_call_id": "c1"},
                 {"role": "assistant", "content": "4", "reasoning_content": "2+2", "name": "bot"},
             ])
         );
-    }
-
-    /// K2: templates of this family know `system` only.
-    #[test]
-    fn the_developer_is_the_system() {
-        let messages = read(&json!([
-            {"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"},
-        ]))
-        .unwrap();
-        assert_eq!(messages[0], json!({"role": "system", "content": "Be brief."}));
     }
 
     #[test]

@@ -1,0 +1,149 @@
+//! `GET /health`, `/v1/models` and `/version`.
+
+use std::time::Duration;
+
+use actix_web::http::StatusCode;
+use actix_web::web::{Data, Path};
+use actix_web::{HttpResponse, HttpResponseBuilder};
+use pocket_actors::api::{EngineState, EngineStatus};
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::state::{App, ServedModel, Serving, Stage};
+
+/// The coordinator answers at once, also while a step runs; one that does not is broken.
+const STATUS_LIMIT: Duration = Duration::from_secs(5);
+
+/// `GET /health`: 200 when requests are served, else 503; the body says why and shows every rank.
+pub async fn health(app: Data<App>) -> HttpResponse {
+    let (status, body) = match app.stage() {
+        Stage::Starting(loaded) => {
+            (StatusCode::SERVICE_UNAVAILABLE, json!({"state": "starting", "loaded": loaded}))
+        }
+        Stage::Draining(None) => (StatusCode::SERVICE_UNAVAILABLE, json!({"state": "draining"})),
+        Stage::Ready(serving) => report(status(&serving).await, None),
+        Stage::Draining(Some(serving)) => {
+            report(status(&serving).await, Some(EngineState::Draining))
+        }
+        Stage::Failed(reason, serving) => {
+            report(status(&serving).await, Some(EngineState::Failed(reason)))
+        }
+    };
+    HttpResponseBuilder::new(status).json(body)
+}
+
+/// What the coordinator says, unless it does not answer.
+async fn status(serving: &Serving) -> Option<EngineStatus> {
+    tokio::time::timeout(STATUS_LIMIT, serving.engine.status()).await.ok()
+}
+
+/// The body of `/health`; `state`, the server's own, goes before the engine's unless that has failed.
+fn report(status: Option<EngineStatus>, state: Option<EngineState>) -> (StatusCode, Value) {
+    let silent = || {
+        let limit = STATUS_LIMIT.as_secs();
+        EngineState::Failed(format!("the coordinator did not answer within {limit} s"))
+    };
+    let (state, body) = match status {
+        Some(mut status) => {
+            if let (Some(state), false) = (state, matches!(status.state, EngineState::Failed(_))) {
+                status.state = state;
+            }
+            (status.state.clone(), json!(status))
+        }
+        None => {
+            let state = state.unwrap_or_else(silent);
+            let body = json!(state);
+            (state, body)
+        }
+    };
+    match state {
+        EngineState::Ready => (StatusCode::OK, body),
+        _ => (StatusCode::SERVICE_UNAVAILABLE, body),
+    }
+}
+
+/// `GET /v1/models`.
+pub async fn models(app: Data<App>) -> Result<HttpResponse, ApiError> {
+    let model = loaded(&app)?;
+    Ok(HttpResponse::Ok().json(json!({"object": "list", "data": [card(&model.model)]})))
+}
+
+/// `GET /v1/models/{name}`; a name may contain slashes.
+pub async fn model(app: Data<App>, name: Path<String>) -> Result<HttpResponse, ApiError> {
+    let serving = loaded(&app)?;
+    if *name != serving.model.name {
+        return Err(ApiError::model_not_found(&name, &serving.model.name));
+    }
+    Ok(HttpResponse::Ok().json(card(&serving.model)))
+}
+
+fn loaded(app: &App) -> Result<std::sync::Arc<Serving>, ApiError> {
+    app.serving().ok_or_else(|| ApiError::unavailable("the model is loading"))
+}
+
+fn card(model: &ServedModel) -> Value {
+    json!({
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "pocketd",
+        "max_model_len": model.context,
+    })
+}
+
+/// `GET /version`.
+pub async fn version() -> HttpResponse {
+    HttpResponse::Ok().json(json!({"version": env!("CARGO_PKG_VERSION")}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(state: EngineState) -> EngineStatus {
+        EngineStatus {
+            state,
+            epoch: 1,
+            forward_passes: 7,
+            running: 0,
+            waiting: 0,
+            ranks: vec![],
+            flags: vec!["POCKET_ASCEND_IPC_ALLREDUCE_SKIP=1".into()],
+            outputs_wrong: Some("POCKET_ASCEND_IPC_ALLREDUCE_SKIP=1".into()),
+            notes: vec!["a note".into()],
+        }
+    }
+
+    #[test]
+    fn only_a_ready_engine_is_healthy() {
+        let (code, body) = report(Some(status(EngineState::Ready)), None);
+        assert_eq!(code, StatusCode::OK);
+        assert_eq!(body["state"], "ready");
+        assert_eq!(body["outputs_wrong"], "POCKET_ASCEND_IPC_ALLREDUCE_SKIP=1");
+        assert_eq!(body["notes"][0], "a note");
+        for state in
+            [EngineState::Starting, EngineState::Draining, EngineState::Failed("rank 2".into())]
+        {
+            assert_eq!(report(Some(status(state)), None).0, StatusCode::SERVICE_UNAVAILABLE);
+        }
+    }
+
+    /// H1: the reason names the rank, and what the server knows overrides what the engine last said.
+    #[test]
+    fn the_servers_own_state_wins() {
+        let failed = || Some(EngineState::Failed("rank 2 was killed by signal 9".into()));
+        for status in [Some(status(EngineState::Ready)), None] {
+            let (code, body) = report(status, failed());
+            assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
+            assert_eq!(body["state"], "failed");
+            assert_eq!(body["reason"], "rank 2 was killed by signal 9");
+        }
+    }
+
+    #[test]
+    fn a_silent_coordinator_is_a_failure() {
+        let (code, body) = report(None, None);
+        assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(body["reason"], "the coordinator did not answer within 5 s");
+    }
+}

@@ -1,0 +1,197 @@
+//! The listener and its routes.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use actix_web::body::MessageBody;
+use actix_web::dev::{Server, ServiceRequest, ServiceResponse};
+use actix_web::http::ConnectionType;
+use actix_web::http::header::HeaderName;
+use actix_web::middleware::{Next, from_fn};
+use actix_web::web::{self, Data, ServiceConfig};
+use actix_web::{App as Application, HttpRequest, HttpResponse, HttpServer, Resource, Route};
+
+use super::error::ApiError;
+use super::state::App;
+use super::{inference, info};
+
+/// Says on every answer that a flag makes outputs wrong by request, and which.
+const OUTPUTS_WRONG: HeaderName = HeaderName::from_static("x-pocket-outputs-wrong");
+
+/// Handlers only parse, tokenize elsewhere and pass events on, so two threads carry many clients.
+const THREADS: usize = 2;
+
+/// Longer than clients keep idle connections in their pools, so that it is they who close them: a
+/// server that closes first breaks the request that is just being sent.
+const KEEP_ALIVE: Duration = Duration::from_secs(75);
+
+/// What the last bytes of answers may take to leave once no request is open.
+const FLUSH_LIMIT_S: u64 = 2;
+
+/// Takes the address and starts to answer on it. Only one address is taken, the first `host` resolves
+/// to, so that a free port (`port` 0) is one port and a port in use is an error, not half a server.
+pub fn listen(host: &str, port: u16, app: Data<App>) -> io::Result<(Server, SocketAddr)> {
+    let address = (host, port)
+        .to_socket_addrs()?
+        .next()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))?;
+    let server = HttpServer::new(move || {
+        Application::new()
+            .app_data(app.clone())
+            .wrap(from_fn(mark))
+            .configure(routes)
+            .default_service(web::to(no_route))
+    })
+    .workers(THREADS)
+    .keep_alive(KEEP_ALIVE)
+    .shutdown_timeout(FLUSH_LIMIT_S)
+    .disable_signals()
+    .bind(address)?;
+    let address = server.addrs().first().copied().unwrap_or(address);
+    Ok((server.run(), address))
+}
+
+/// Every route of the API.
+pub fn routes(config: &mut ServiceConfig) {
+    config
+        .service(resource("/health", "GET", web::get().to(info::health)))
+        .service(resource("/version", "GET", web::get().to(info::version)))
+        .service(resource("/v1/models", "GET", web::get().to(info::models)))
+        .service(resource("/v1/models/{name:.+}", "GET", web::get().to(info::model)))
+        .service(resource("/v1/chat/completions", "POST", web::post().to(inference::chat)))
+        .service(resource("/v1/completions", "POST", web::post().to(inference::completions)));
+}
+
+/// A path with one method; others are refused by name.
+fn resource(path: &str, method: &'static str, route: Route) -> Resource {
+    web::resource(path).route(route).default_service(web::to(
+        move |request: HttpRequest| async move {
+            Err::<HttpResponse, _>(ApiError::method_not_allowed(
+                request.method().as_str(),
+                request.path(),
+                method,
+            ))
+        },
+    ))
+}
+
+async fn no_route(request: HttpRequest) -> Result<HttpResponse, ApiError> {
+    Err(ApiError::no_route(request.method().as_str(), request.path()))
+}
+
+/// Adds to every answer what holds for the server as a whole: a flag that makes outputs wrong, and,
+/// while it drains, that this connection takes no further request.
+async fn mark(
+    request: ServiceRequest,
+    next: Next<impl MessageBody>,
+) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
+    let app = request.app_data::<Data<App>>().cloned();
+    let mut response = next.call(request).await?;
+    if let Some(app) = app {
+        if let Some(flag) = app.serving().and_then(|serving| serving.outputs_wrong.clone()) {
+            response.headers_mut().insert(OUTPUTS_WRONG, flag);
+        }
+        if app.is_draining() {
+            response.response_mut().head_mut().set_connection_type(ConnectionType::Close);
+        }
+    }
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::http::{Method, StatusCode, header};
+    use actix_web::test::{self, TestRequest};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Answers of a server whose model is not there yet: what can be said without an engine.
+    async fn ask(app: &Data<App>, request: TestRequest) -> (StatusCode, header::HeaderMap, Value) {
+        let service = test::init_service(
+            Application::new()
+                .app_data(app.clone())
+                .wrap(from_fn(mark))
+                .configure(routes)
+                .default_service(web::to(no_route)),
+        )
+        .await;
+        let response = test::call_service(&service, request.to_request()).await;
+        let (status, headers) = (response.status(), response.headers().clone());
+        (status, headers, test::read_body_json(response).await)
+    }
+
+    fn starting() -> Data<App> {
+        Data::new(App::new(1 << 20))
+    }
+
+    #[actix_web::test]
+    async fn unknown_routes_and_methods_have_open_ais_error_shape() {
+        let app = starting();
+        let (status, _, body) = ask(&app, TestRequest::get().uri("/v1/nothing")).await;
+        assert_eq!(status, StatusCode::NOT_FOUND);
+        assert_eq!(body["error"]["message"], "there is no GET /v1/nothing");
+        assert_eq!(body["error"]["code"], "unknown_url");
+        for (method, path, allow) in [
+            (Method::GET, "/v1/completions", "POST"),
+            (Method::GET, "/v1/chat/completions", "POST"),
+            (Method::DELETE, "/health", "GET"),
+            (Method::POST, "/v1/models", "GET"),
+            (Method::POST, "/v1/models/a/b", "GET"),
+            (Method::PUT, "/version", "GET"),
+        ] {
+            let request = TestRequest::default().method(method.clone()).uri(path);
+            let (status, headers, body) = ask(&app, request).await;
+            assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED, "{method} {path}");
+            assert_eq!(headers.get(header::ALLOW).unwrap(), allow);
+            assert_eq!(body["error"]["message"], format!("{path} takes {allow}, not {method}"));
+        }
+    }
+
+    #[actix_web::test]
+    async fn a_starting_server_says_so() {
+        let app = starting();
+        app.set_loaded(0.5);
+        let (status, _, body) = ask(&app, TestRequest::get().uri("/health")).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(body, json!({"state": "starting", "loaded": 0.5}));
+        let chat = TestRequest::post().uri("/v1/chat/completions").set_json(json!({}));
+        let (status, headers, body) = ask(&app, chat).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(headers.get(header::RETRY_AFTER).unwrap(), "1");
+        assert_eq!(body["error"]["message"], "the model is loading, 50 % of its weights are there");
+        let (status, _, _) = ask(&app, TestRequest::get().uri("/v1/models")).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        let (status, _, body) = ask(&app, TestRequest::get().uri("/version")).await;
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(body["version"], env!("CARGO_PKG_VERSION"));
+    }
+
+    #[actix_web::test]
+    async fn a_draining_server_refuses_and_closes() {
+        let app = starting();
+        app.set_draining();
+        let (status, _, body) = ask(&app, TestRequest::get().uri("/health")).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(body["state"], "draining");
+        let chat = TestRequest::post().uri("/v1/completions").set_json(json!({"prompt": "a"}));
+        let (status, _, body) = ask(&app, chat).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(body["error"]["message"], "the server is shutting down");
+    }
+
+    #[actix_web::test]
+    async fn a_port_in_use_is_an_error_and_port_0_is_one_port() {
+        let held = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = held.local_addr().unwrap().port();
+        let error = listen("127.0.0.1", port, starting()).map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        let (server, address) = listen("127.0.0.1", 0, starting()).unwrap();
+        assert_ne!(address.port(), 0);
+        let handle = server.handle();
+        let running = actix_web::rt::spawn(server);
+        handle.stop(false).await;
+        running.await.unwrap().unwrap();
+    }
+}

@@ -1,0 +1,217 @@
+//! What the server is doing, shared by all handlers: loading, serving, draining or failed, and how many
+//! requests are open.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use actix_web::http::header::HeaderValue;
+use pocket_actors::EngineHandle;
+use tokio::sync::watch;
+
+use super::error::ApiError;
+use super::params::SamplingDefaults;
+use super::prompt::TextSide;
+
+/// The model as the API shows it.
+pub struct ServedModel {
+    /// Its name in requests and answers.
+    pub name: String,
+    /// When this server started to serve it, seconds since 1970.
+    pub created: u64,
+    /// Positions of a sequence, prompt and answer together.
+    pub context: usize,
+    /// Token ids are below this.
+    pub vocab_size: usize,
+    /// What a request that says nothing about sampling gets.
+    pub defaults: SamplingDefaults,
+    /// Tokenizer and chat template.
+    pub text: TextSide,
+}
+
+/// A loaded model and the engine that runs it.
+pub struct Serving {
+    /// The model.
+    pub model: ServedModel,
+    /// The engine.
+    pub engine: EngineHandle,
+    /// Set when a flag makes outputs wrong by request: the value of the header that says so.
+    pub outputs_wrong: Option<HeaderValue>,
+}
+
+#[derive(Clone)]
+enum Phase {
+    Starting,
+    Ready(Arc<Serving>),
+    Draining(Option<Arc<Serving>>),
+    Failed(String, Arc<Serving>),
+}
+
+/// The shared state.
+pub struct App {
+    phase: RwLock<Phase>,
+    /// Share of the weights loaded, in thousandths.
+    loaded: AtomicU32,
+    open: watch::Sender<usize>,
+    /// Largest body of a request, in bytes.
+    pub max_request_bytes: usize,
+}
+
+/// Where the server stands, for `/health`.
+pub enum Stage {
+    /// The model is loading; the share of it that is there.
+    Starting(f64),
+    /// Requests are served.
+    Ready(Arc<Serving>),
+    /// Requests are refused, those that are open finish.
+    Draining(Option<Arc<Serving>>),
+    /// The engine failed, for this reason.
+    Failed(String, Arc<Serving>),
+}
+
+/// Counts one open request for as long as it lives.
+pub struct OpenRequest {
+    app: Arc<App>,
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.app.open.send_modify(|open| *open -= 1);
+    }
+}
+
+impl App {
+    /// A server whose model is not loaded yet.
+    pub fn new(max_request_bytes: usize) -> Self {
+        Self {
+            phase: RwLock::new(Phase::Starting),
+            loaded: AtomicU32::new(0),
+            open: watch::Sender::new(0),
+            max_request_bytes,
+        }
+    }
+
+    /// Notes how much of the weights is loaded, 0 to 1.
+    pub fn set_loaded(&self, share: f64) {
+        self.loaded.store((share.clamp(0.0, 1.0) * 1000.0) as u32, Ordering::Relaxed);
+    }
+
+    /// From now on requests are served.
+    pub fn set_ready(&self, serving: Serving) {
+        self.set(Phase::Ready(Arc::new(serving)));
+    }
+
+    /// From now on requests are refused; those that are open finish.
+    pub fn set_draining(&self) {
+        let serving = self.serving();
+        self.set(Phase::Draining(serving));
+    }
+
+    /// The engine failed: requests are refused and `/health` says why.
+    pub fn set_failed(&self, reason: &str) {
+        if let Some(serving) = self.serving() {
+            self.set(Phase::Failed(reason.to_string(), serving));
+        }
+    }
+
+    /// Where the server stands.
+    pub fn stage(&self) -> Stage {
+        match self.phase() {
+            Phase::Starting => Stage::Starting(self.loaded_share()),
+            Phase::Ready(serving) => Stage::Ready(serving),
+            Phase::Draining(serving) => Stage::Draining(serving),
+            Phase::Failed(reason, serving) => Stage::Failed(reason, serving),
+        }
+    }
+
+    /// Whether the server is on its way down.
+    pub fn is_draining(&self) -> bool {
+        matches!(self.phase(), Phase::Draining(_) | Phase::Failed(..))
+    }
+
+    /// The model and engine, once there, whatever became of them.
+    pub fn serving(&self) -> Option<Arc<Serving>> {
+        match self.phase() {
+            Phase::Starting => None,
+            Phase::Ready(serving) | Phase::Failed(_, serving) => Some(serving),
+            Phase::Draining(serving) => serving,
+        }
+    }
+
+    /// Admits a request, or says why none is taken now. The request counts as open from before it was
+    /// asked whether requests are taken: whoever stops admission and then waits for the open ones
+    /// misses none.
+    pub fn admit(self: &Arc<Self>) -> Result<(Arc<Serving>, OpenRequest), ApiError> {
+        self.open.send_modify(|open| *open += 1);
+        let open = OpenRequest { app: Arc::clone(self) };
+        match self.phase() {
+            Phase::Ready(serving) => Ok((serving, open)),
+            Phase::Starting => Err(ApiError::unavailable(format!(
+                "the model is loading, {:.0} % of its weights are there",
+                self.loaded_share() * 100.0
+            ))),
+            Phase::Draining(_) => Err(ApiError::unavailable("the server is shutting down")),
+            Phase::Failed(reason, _) => {
+                Err(ApiError::unavailable(format!("the engine failed: {reason}")))
+            }
+        }
+    }
+
+    /// Requests admitted and not answered to the end.
+    pub fn open_requests(&self) -> usize {
+        *self.open.borrow()
+    }
+
+    /// Waits until no request is open.
+    pub async fn idle(&self) {
+        let mut open = self.open.subscribe();
+        // The sender lives in self, so waiting cannot fail.
+        let _ = open.wait_for(|open| *open == 0).await;
+    }
+
+    fn loaded_share(&self) -> f64 {
+        f64::from(self.loaded.load(Ordering::Relaxed)) / 1000.0
+    }
+
+    fn phase(&self) -> Phase {
+        self.phase.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, phase: Phase) {
+        *self.phase.write().unwrap_or_else(PoisonError::into_inner) = phase;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    #[test]
+    fn no_request_is_admitted_before_the_model_is_there_nor_while_draining() {
+        let app = Arc::new(App::new(1024));
+        app.set_loaded(0.424);
+        let refusal = app.admit().map(|_| ()).unwrap_err();
+        assert_eq!(refusal.to_string(), "the model is loading, 42 % of its weights are there");
+        app.set_draining();
+        let refusal = app.admit().map(|_| ()).unwrap_err();
+        assert_eq!(refusal.to_string(), "the server is shutting down");
+        assert_eq!(app.open_requests(), 0);
+        assert!(matches!(app.stage(), Stage::Draining(None)));
+    }
+
+    #[actix_web::test]
+    async fn idle_waits_for_the_last_open_request() {
+        let app = Arc::new(App::new(1024));
+        app.idle().await;
+        app.open.send_modify(|open| *open += 1);
+        let request = OpenRequest { app: Arc::clone(&app) };
+        let mut idle = std::pin::pin!(app.idle());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(idle.as_mut().poll(&mut context).is_pending());
+        drop(request);
+        idle.await;
+        assert_eq!(app.open_requests(), 0);
+    }
+}
