@@ -6,6 +6,7 @@
 
 mod error;
 
+pub mod chat;
 pub mod config;
 pub mod detokenize;
 pub mod forward;
