@@ -4,13 +4,15 @@
 #[derive(Debug, thiserror::Error)]
 pub enum CollectiveError {
     /// A peer did not arrive in time.
-    #[error("{waiter} waited {waited_ms} ms for {missing} in call {call}: past the deadline")]
+    #[error("{waiter} waited {waited_ms} ms for {missing} in {what} {call}: past the deadline")]
     Deadline {
-        /// Who waited: "rank 1" or "coordinator".
+        /// Who waited: "rank 1" or "the coordinator".
         waiter: String,
         /// Who did not arrive, as far as the stamps tell.
         missing: String,
-        /// Sequence number of the call.
+        /// What was to be done together: "all-reduce" or "row of logits".
+        what: &'static str,
+        /// Its number in this epoch, from 1.
         call: u64,
         /// How long it waited.
         waited_ms: u64,
@@ -20,7 +22,7 @@ pub enum CollectiveError {
     Poisoned {
         /// The epoch.
         epoch: u64,
-        /// Who poisoned it.
+        /// Who poisoned it, and whom that party had waited for if it says.
         by: String,
     },
     /// The segment cannot be allocated in full.
@@ -36,7 +38,7 @@ pub enum CollectiveError {
         /// Bytes free there.
         available: u64,
     },
-    /// The segment found under a name is not the one this rank was told of.
+    /// A segment is not the one this party was told of, or the parties do not agree what it carries.
     #[error("shared segment {name}: {detail}")]
     Mismatch {
         /// Name of the segment.
