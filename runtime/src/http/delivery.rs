@@ -32,7 +32,10 @@ impl Whole {
             Event::Finished { reason, text, timings, .. } => {
                 self.text.push_str(&text);
                 log_finished(&self.identity, reason, &timings);
-                Some(Ok(self.identity.whole(&self.text, reason, &timings)))
+                Some(match reason {
+                    FinishReason::Cancelled => Err(cancelled()),
+                    _ => Ok(self.identity.whole(&self.text, reason, &timings)),
+                })
             }
             Event::Failed(error) => Some(Err(failure(&self.identity, error))),
         }
@@ -73,10 +76,14 @@ impl Chunks {
             Event::Finished { reason, text, timings, .. } => {
                 self.open(&mut out);
                 self.piece(&text, &mut out);
-                for chunk in self.identity.closing(reason, &timings, self.usage) {
-                    data(&chunk, &mut out);
+                if reason == FinishReason::Cancelled {
+                    data(&cancelled().to_json().to_string(), &mut out);
+                } else {
+                    for chunk in self.identity.closing(reason, &timings, self.usage) {
+                        data(&chunk, &mut out);
+                    }
+                    data("[DONE]", &mut out);
                 }
-                data("[DONE]", &mut out);
                 log_finished(&self.identity, reason, &timings);
             }
             Event::Failed(error) => {
@@ -107,6 +114,13 @@ fn data(payload: &str, out: &mut String) {
     out.push_str("data: ");
     out.push_str(payload);
     out.push_str("\n\n");
+}
+
+/// Half an answer must not look like a whole one: who cancels, or is cut off by a shutdown, gets an
+/// error.
+fn cancelled() -> ApiError {
+    ApiError::unavailable("the request was cancelled before its answer was complete")
+        .with_code("cancelled")
 }
 
 /// What a client hears when the engine drops a request without a last event; it should not happen.
@@ -246,6 +260,19 @@ mod tests {
             assert_eq!(error["message"], "rank 2 was killed");
             assert_eq!(error["type"], "server_error");
         }
+    }
+
+    #[test]
+    fn a_cancelled_answer_is_an_error_after_the_text_there_is() {
+        let events = vec![token("half"), finished(" an", FinishReason::Cancelled)];
+        let payloads = streamed(Endpoint::Completions, true, events.clone());
+        let [first, second, error] = payloads.as_slice() else { panic!("{payloads:?}") };
+        assert_eq!(json_of(first)["choices"][0]["text"], "half");
+        assert_eq!(json_of(second)["choices"][0]["text"], " an");
+        assert_eq!(json_of(error)["error"]["code"], "cancelled");
+        let mut whole = Whole::new(Identity::new(Endpoint::Completions, "demo"));
+        let end = events.into_iter().find_map(|event| whole.take(event)).unwrap();
+        assert_eq!(end.unwrap_err().to_json()["error"]["code"], "cancelled");
     }
 
     #[test]

@@ -37,7 +37,7 @@ async fn status(serving: &Serving) -> Option<EngineStatus> {
     tokio::time::timeout(STATUS_LIMIT, serving.engine.status()).await.ok()
 }
 
-/// The body of `/health`; `state`, the server's own, goes before the engine's unless that has failed.
+/// The body of `/health`; `state`, the server's own, goes before the engine's.
 fn report(status: Option<EngineStatus>, state: Option<EngineState>) -> (StatusCode, Value) {
     let silent = || {
         let limit = STATUS_LIMIT.as_secs();
@@ -45,9 +45,7 @@ fn report(status: Option<EngineStatus>, state: Option<EngineState>) -> (StatusCo
     };
     let (state, body) = match status {
         Some(mut status) => {
-            if let (Some(state), false) = (state, matches!(status.state, EngineState::Failed(_))) {
-                status.state = state;
-            }
+            status.state = state.unwrap_or(status.state);
             (status.state.clone(), json!(status))
         }
         None => {
