@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use nix::sys::signal::Signal;
 use pocket_actors::EngineError;
 use pocket_actors::api::RequestError;
 use pocket_config::ConfigError;
@@ -26,13 +27,16 @@ pub fn bad_input(message: impl Into<String>) -> anyhow::Error {
     BadInput(message.into()).into()
 }
 
-/// Ended by Ctrl-C: nothing to say, and not a success.
+/// Ended by the signal of this number: nothing to say, and not a success.
 #[derive(Debug)]
-pub struct Interrupted;
+pub struct Interrupted(pub i32);
 
 impl fmt::Display for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("interrupted")
+        match Signal::try_from(self.0) {
+            Ok(signal) => f.write_str(signal.as_str()),
+            Err(_) => write!(f, "signal {}", self.0),
+        }
     }
 }
 
@@ -46,27 +50,39 @@ pub fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
         // Nobody may be reading standard error either.
         let _ = writeln!(io::stderr(), "pocketd: {}", one_line(&format!("{error:#}")));
     }
-    ExitCode::from(code as u8)
+    ExitCode::from(code.number())
 }
 
 /// What an error means to whoever started the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Code {
     /// Whoever read our output has seen enough, which is no failure of ours.
-    BrokenPipe = 0,
+    BrokenPipe,
     /// Something failed while running.
-    Failure = 1,
+    Failure,
     /// What was asked for cannot be.
-    BadInput = 2,
-    /// 128 + SIGINT, as shells have it.
-    Interrupted = 130,
+    BadInput,
+    /// A signal ended it.
+    Interrupted(i32),
+}
+
+impl Code {
+    fn number(self) -> u8 {
+        match self {
+            Code::BrokenPipe => 0,
+            Code::Failure => 1,
+            Code::BadInput => 2,
+            // As shells have it; signals are counted to 64.
+            Code::Interrupted(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+        }
+    }
 }
 
 fn code_of(error: &anyhow::Error) -> Code {
     if is_broken_pipe(error) {
         Code::BrokenPipe
-    } else if error.is::<Interrupted>() {
-        Code::Interrupted
+    } else if let Some(Interrupted(signal)) = error.downcast_ref() {
+        Code::Interrupted(*signal)
     } else if is_bad_input(error) {
         Code::BadInput
     } else {
@@ -114,7 +130,9 @@ mod tests {
         assert_eq!(code(RequestError::RankFailed("rank 1".to_owned()).into()), Code::Failure);
         assert_eq!(code(EngineError::Crashed.into()), Code::Failure);
         assert_eq!(code(anyhow::anyhow!("the disk is full")), Code::Failure);
-        assert_eq!(code(Interrupted.into()), Code::Interrupted);
+        assert_eq!(code(Interrupted(2).into()), Code::Interrupted(2));
+        assert_eq!(Code::Interrupted(2).number(), 130);
+        assert_eq!(Code::BadInput.number(), 2);
         assert_eq!(code(io::Error::from(io::ErrorKind::BrokenPipe).into()), Code::BrokenPipe);
         assert_eq!(code(io::Error::from(io::ErrorKind::NotFound).into()), Code::Failure);
     }

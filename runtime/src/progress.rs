@@ -16,16 +16,19 @@ pub fn aside<T>(write: impl FnOnce() -> T) -> T {
     BARS.suspend(write)
 }
 
-/// Shows how far the ranks are until they have all loaded (or the sender is gone).
-pub async fn show_loading(mut reports: UnboundedReceiver<LoadProgress>) {
-    let mut display = Display::new(stderr().is_terminal());
+/// Shows how far the ranks are until the reports end. `observe` hears the share that is loaded.
+pub async fn show_loading(
+    mut reports: UnboundedReceiver<LoadProgress>,
+    mut observe: impl FnMut(f64),
+) {
+    let display = Display::new(stderr().is_terminal());
     let mut ranks = Ranks::default();
     while let Some(report) = reports.recv().await {
         if let Some(reached) = ranks.note(report) {
             display.show(&ranks, reached);
+            observe(ranks.share());
         }
     }
-    display.finish();
 }
 
 /// The latest report of every rank.
@@ -52,6 +55,13 @@ impl Ranks {
         let quarter = quarters > self.quarters;
         self.quarters = self.quarters.max(quarters);
         Some(Reached { quarter })
+    }
+
+    fn share(&self) -> f64 {
+        match self.total() {
+            0 => 0.0,
+            total => self.loaded() as f64 / total as f64,
+        }
     }
 
     fn loaded(&self) -> u64 {
@@ -83,7 +93,7 @@ impl Display {
         Self::Bar(bar)
     }
 
-    fn show(&mut self, ranks: &Ranks, reached: Reached) {
+    fn show(&self, ranks: &Ranks, reached: Reached) {
         match self {
             Self::Bar(bar) => {
                 bar.set_length(ranks.total());
@@ -98,11 +108,14 @@ impl Display {
             Self::Log => {}
         }
     }
+}
 
-    fn finish(self) {
+/// The bar goes when loading ends, also when it is cut short.
+impl Drop for Display {
+    fn drop(&mut self) {
         if let Self::Bar(bar) = self {
             bar.finish_and_clear();
-            BARS.remove(&bar);
+            BARS.remove(bar);
         }
     }
 }
@@ -127,6 +140,7 @@ mod tests {
         assert_eq!(note(1, 100), Some(true), "150 of 200");
         assert_eq!(note(0, 100), Some(true), "all");
         assert_eq!((ranks.loaded(), ranks.total()), (200, 200));
+        assert_eq!(ranks.share(), 1.0);
     }
 
     #[test]
@@ -134,5 +148,6 @@ mod tests {
         let mut ranks = Ranks::default();
         let report = LoadProgress { rank: 0, loaded: 0, total: 0 };
         assert_eq!(ranks.note(report), Some(Reached { quarter: false }));
+        assert_eq!(ranks.share(), 0.0);
     }
 }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use pocket_config::Sources;
 
-pub use settings::{FlagsScope, InspectScope, OneShotScope, SettingArgs};
+pub use settings::{FlagsScope, InspectScope, OneShotScope, ServeScope, SettingArgs};
 pub use usage::report;
 pub use values::TokenIds;
 
@@ -28,6 +28,8 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Answer requests over HTTP, in the form of the OpenAI API
+    Serve(ServeArgs),
     /// Answer one prompt and print it as it comes
     Generate(GenerateArgs),
     /// Print the log-probability of each token of a text, and its perplexity
@@ -45,6 +47,7 @@ impl Command {
     /// Where this command's settings come from.
     pub fn sources(&self) -> Sources {
         match self {
+            Command::Serve(args) => args.settings.sources(),
             Command::Generate(args) => args.settings.sources(),
             Command::Score(args) => args.settings.sources(),
             Command::Inspect(args) => args.settings.sources(),
@@ -52,6 +55,20 @@ impl Command {
             Command::Rank => Sources::of_process(None, Vec::new()),
         }
     }
+}
+
+/// Options of `serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Print the memory plan and end: exit code 0 if the model fits, 1 if not
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the memory plan as one JSON object
+    #[arg(long, requires = "dry_run")]
+    pub json: bool,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: SettingArgs<ServeScope>,
 }
 
 /// Options of `generate`.

@@ -1,0 +1,142 @@
+//! `pocketd generate`: one prompt, one answer.
+
+use std::io::{self, Write};
+
+use pocket_actors::EngineHandle;
+use pocket_actors::api::{EngineCounters, Event, FinishReason, GenerateRequest, Timings};
+use pocket_config::Settings;
+use pocket_model::sampler::SamplingParams;
+use serde::Serialize;
+
+use super::engine;
+use super::output::print_json;
+use super::prompt;
+use crate::boot::{self, Boot};
+use crate::cli::GenerateArgs;
+use crate::failure::bad_input;
+use crate::http::SamplingDefaults;
+
+/// Tokens of an answer when nothing is said, if they fit.
+const DEFAULT_MAX_TOKENS: usize = 256;
+
+/// An answer as programs read it.
+#[derive(Serialize)]
+struct Answer {
+    prompt_ids: Vec<u32>,
+    /// Generated tokens only.
+    ids: Vec<u32>,
+    text: String,
+    finish_reason: FinishReason,
+    timings: Timings,
+    counters: EngineCounters,
+}
+
+/// Starts an engine, asks it, and prints the answer.
+pub fn run(settings: &Settings, args: GenerateArgs) -> anyhow::Result<()> {
+    let boot = boot::prepare(settings)?;
+    let request = request(&boot, &args)?;
+    boot.announce()?;
+    let answer = engine::with_engine(boot, async |engine: EngineHandle| {
+        if args.json { answer(&engine, request, &mut io::sink()).await } else {
+            let answer = answer(&engine, request, &mut io::stdout()).await?;
+            writeln!(io::stdout())?;
+            Ok(answer)
+        }
+    })?;
+    let (timings, calls) = (answer.timings, answer.counters.forward_passes);
+    tracing::info!(
+        prompt_tokens = timings.prompt_tokens,
+        completion_tokens = timings.completion_tokens,
+        finish_reason = ?answer.finish_reason,
+        prefill_ms = timings.prefill_ms,
+        decode_ms = timings.decode_ms,
+        forward_calls = calls,
+        "answered"
+    );
+    if args.json { print_json(&answer) } else { Ok(()) }
+}
+
+/// Checks what was asked before anything is loaded.
+fn request(boot: &Boot, args: &GenerateArgs) -> anyhow::Result<GenerateRequest> {
+    let prompt = match (&args.prompt.ids, &args.prompt.text) {
+        (Some(ids), _) => ids.0.clone(),
+        (None, Some(text)) if args.raw => prompt::of_text(boot, text)?,
+        (None, Some(text)) => prompt::of_message(boot, text)?,
+        (None, None) => return Err(bad_input("there is no prompt")),
+    };
+    let room = prompt::room(boot, &prompt)?;
+    if room == 0 {
+        return Err(bad_input(format!(
+            "the prompt has {} tokens and the context {} (--max-model-len): no token of an answer fits",
+            prompt.len(),
+            boot.options.max_model_len
+        )));
+    }
+    let max_tokens = match args.max_tokens {
+        Some(asked) if asked > room => {
+            return Err(bad_input(format!(
+                "--max-tokens {asked}: after a prompt of {} tokens at most {room} fit the context of \
+                 {} (--max-model-len)",
+                prompt.len(),
+                boot.options.max_model_len
+            )));
+        }
+        Some(asked) => asked,
+        None => DEFAULT_MAX_TOKENS.min(room),
+    };
+    Ok(GenerateRequest {
+        id: "generate".to_owned(),
+        prompt,
+        sampling: sampling(&SamplingDefaults::of(&boot.generation), args)?,
+        max_tokens: Some(max_tokens),
+        stop: args.stop.clone(),
+        ignore_eos: args.ignore_eos,
+    })
+}
+
+fn sampling(defaults: &SamplingDefaults, args: &GenerateArgs) -> anyhow::Result<SamplingParams> {
+    let params = SamplingParams {
+        temperature: args.temperature.unwrap_or(defaults.temperature),
+        top_p: args.top_p.unwrap_or(defaults.top_p),
+        top_k: args.top_k.unwrap_or(defaults.top_k),
+        seed: args.seed,
+    };
+    params.validate().map_err(|error| bad_input(error.to_string()))?;
+    Ok(params)
+}
+
+/// Runs the request and writes its text to `out` as it comes.
+async fn answer(
+    engine: &EngineHandle,
+    request: GenerateRequest,
+    out: &mut impl Write,
+) -> anyhow::Result<Answer> {
+    let prompt_ids = request.prompt.clone();
+    let mut events = engine.submit(request).await?;
+    let (mut ids, mut text) = (Vec::new(), String::new());
+    while let Some(event) = events.next().await {
+        match event {
+            Event::Token { id, text: piece } => {
+                ids.push(id);
+                show(out, &piece)?;
+                text.push_str(&piece);
+            }
+            Event::Finished { reason, text: rest, timings, counters } => {
+                show(out, &rest)?;
+                text.push_str(&rest);
+                let finish_reason = reason;
+                return Ok(Answer { prompt_ids, ids, text, finish_reason, timings, counters });
+            }
+            Event::Failed(error) => return Err(error.into()),
+        }
+    }
+    Err(anyhow::anyhow!("the engine ended in the middle of the answer"))
+}
+
+fn show(out: &mut impl Write, text: &str) -> io::Result<()> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
