@@ -33,6 +33,8 @@ mod segment;
 mod sweep;
 
 #[cfg(test)]
+mod awake_tests;
+#[cfg(test)]
 mod loom_tests;
 
 pub use collective::{AllReduce, Counters, SingleRank};

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
@@ -19,8 +19,12 @@ use crate::party::{Cause, Parties, Party};
 use crate::room::{self, DIR, system};
 use crate::{CollectiveError, sweep};
 
-/// Names tried before giving up: the plain one, and with `-1`, `-2`, ... behind it.
-const NAMES: usize = 8;
+/// Names found taken before giving up: the plain one, and with `-1`, `-2`, ... behind it.
+const TAKEN: usize = 8;
+
+/// Names tried at all, those included that a sweep took away before they were locked. Where two
+/// threads do nothing but sweep, that is one in seventy.
+const TRIED: usize = 100;
 
 /// Longest run id.
 const MAX_RUN_ID: usize = 64;
@@ -87,12 +91,17 @@ impl SegmentOwner {
         spec.check()?;
         let layout = Layout::for_world(spec.world);
         room::look(&spec.name(0), spec.bytes())?;
-        for attempt in 0..NAMES {
+        let mut taken = 0;
+        for attempt in 0..TRIED {
+            if taken == TAKEN {
+                break;
+            }
             let name = spec.name(attempt);
             let memory = match ShmemConf::new().os_id(&name).size(layout.bytes()).create() {
                 Ok(memory) => memory,
                 Err(ShmemError::MappingIdExists) => {
                     tracing::warn!(name, "a shared segment of this name exists; left alone");
+                    taken += 1;
                     continue;
                 }
                 Err(error) => return Err(system(&name, "create", error)),
@@ -105,13 +114,12 @@ impl SegmentOwner {
             room::take(&name, link.file(), spec.bytes())?;
             return Ok(SegmentOwner::new(name, memory, link, layout, spec.epoch));
         }
-        Err(CollectiveError::Mismatch {
-            name: spec.name(0),
-            detail: format!(
-                "it and its {} alternatives exist already in {DIR}; remove them",
-                NAMES - 1
-            ),
-        })
+        let detail = if taken == TAKEN {
+            format!("it and {} names like it exist already in {DIR}; remove them", TAKEN - 1)
+        } else {
+            format!("sweeps of other daemons took it away {TRIED} times; start again")
+        };
+        Err(CollectiveError::Mismatch { name: spec.name(0), detail })
     }
 
     fn new(
@@ -221,10 +229,21 @@ impl Link {
     }
 }
 
-/// Opens our new file, whatever the umask made of its mode.
-fn open_private(path: &PathBuf) -> io::Result<File> {
-    fs::set_permissions(path, Permissions::from_mode(0o600))?;
-    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path)
+/// Opens our new file and gives it mode 0600, whatever the umask made of it.
+fn open_private(path: &Path) -> io::Result<File> {
+    let private = || Permissions::from_mode(0o600);
+    let open =
+        || OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path);
+    let file = match open() {
+        // A umask that takes our own rights.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            fs::set_permissions(path, private())?;
+            open()?
+        }
+        other => other?,
+    };
+    file.set_permissions(private())?;
+    Ok(file)
 }
 
 /// Where `shm_open` keeps a name.

@@ -15,6 +15,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -59,6 +60,7 @@ fn cases() -> Vec<Trial> {
         case("ranks_that_are_processes_sum_and_send", ranks_that_are_processes_sum_and_send),
         case("a_killed_rank_is_named_by_the_others", a_killed_rank_is_named_by_the_others),
         case("x2_killed_owners_leave_one_segment", x2_killed_owners_leave_one_segment),
+        case("sweeps_take_no_segment_that_is_in_use", sweeps_take_no_segment_that_is_in_use),
         case("x1_a_small_shm_is_refused", x1_a_small_shm_is_refused),
         case("x13_the_umask_does_not_matter", x13_the_umask_does_not_matter),
     ]
@@ -192,6 +194,29 @@ fn x2_killed_owners_leave_one_segment() {
     }
     sweep_stale();
     assert_eq!(files_with(&run_id), [""; 0]);
+}
+
+/// Daemons that start at once sweep while others make segments: a segment without a lock yet looks
+/// stale, so its maker must notice and make another.
+fn sweeps_take_no_segment_that_is_in_use() {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    sweep_stale();
+                }
+            });
+        }
+        let spec = spec("swept", 1);
+        for round in 0..300 {
+            let owner = SegmentOwner::create(&spec).unwrap();
+            let port = RankPort::attach(owner.name(), 0, 1, spec.epoch, Duration::MAX);
+            assert!(port.is_ok(), "round {round}: {}", port.err().unwrap());
+        }
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(files_with(&spec.run_id), [""; 0]);
+    });
 }
 
 fn x1_a_small_shm_is_refused() {

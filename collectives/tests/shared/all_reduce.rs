@@ -107,6 +107,34 @@ fn ten_thousand_rounds_with_random_delays_do_not_stall() {
 }
 
 #[test]
+fn ranks_that_wait_long_leave_their_cores_to_others() {
+    let (owner, mut ports) = group("asleep", 3, NEVER);
+    let mut last = ports.pop().unwrap();
+    let watch = owner.watch();
+    let used = thread::scope(|scope| {
+        scope.spawn(|| {
+            until(|| (0..2).all(|rank| watch.progress(rank).phase == Phase::AllReduce));
+            thread::sleep(Duration::from_millis(200));
+            last.all_reduce.reduce(&mut [1.0]).unwrap();
+        });
+        on_ranks(ports, |_, all_reduce| {
+            let before = cpu_time();
+            all_reduce.reduce(&mut [1.0]).unwrap();
+            cpu_time() - before
+        })
+    });
+    for used in used {
+        assert!(used < Duration::from_millis(20), "{used:?} of computing in a wait of 200 ms");
+    }
+}
+
+/// What this thread has computed so far; other threads and processes do not count.
+fn cpu_time() -> Duration {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
+    Duration::from(time)
+}
+
+#[test]
 fn poison_frees_all_who_wait_and_all_who_come_later() {
     let (owner, mut ports) = group("poison", 4, NEVER);
     let mut late = ports.pop().unwrap();
