@@ -1,8 +1,11 @@
 //! What can be wrong with a checkpoint, or with asking for it to be split or fitted.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use pocket_device::DeviceError;
+
+use crate::checkpoint::Fault;
 
 /// Why a checkpoint cannot be used as asked. Each variant carries the facts: which file, which key or
 /// tensor, what was expected and what is there.
@@ -81,6 +84,46 @@ pub enum ModelError {
         supported: String,
     },
 
+    // --- weights
+    /// A safetensors file whose header cannot be right.
+    #[error("{file}: {detail}")]
+    Safetensors {
+        /// The file.
+        file: String,
+        /// What is wrong, with tensor and numbers.
+        detail: String,
+    },
+    /// A checkpoint that is not complete, or not of the model its config.json describes.
+    #[error("{checkpoint}: {fault}{}", and_more(*more))]
+    Unsound {
+        /// The checkpoint.
+        checkpoint: String,
+        /// The first thing that is wrong.
+        fault: Box<Fault>,
+        /// How many more there are.
+        more: usize,
+    },
+    /// A tensor was asked for that the model does not have.
+    #[error("{checkpoint}: tensor {tensor} is not one of the model's")]
+    NoTensor {
+        /// The checkpoint.
+        checkpoint: String,
+        /// The name asked for.
+        tensor: String,
+    },
+    /// A slice was asked for that reaches outside its tensor.
+    #[error("tensor {tensor}: {what} {range:?} asked of shape {shape:?}")]
+    Slice {
+        /// The tensor.
+        tensor: String,
+        /// Rows or columns.
+        what: &'static str,
+        /// The range asked for.
+        range: Range<usize>,
+        /// The tensor's shape.
+        shape: Vec<usize>,
+    },
+
     // --- tensor parallelism
     /// The model does not split over so many ranks.
     #[error(
@@ -107,4 +150,11 @@ pub enum ModelError {
 
 fn join<T: ToString>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn and_more(more: usize) -> String {
+    match more {
+        0 => String::new(),
+        _ => format!(" (and {more} more, which `pocketd inspect` lists)"),
+    }
 }

@@ -6,8 +6,10 @@
 
 mod error;
 
+pub mod checkpoint;
 pub mod chat;
 pub mod config;
+pub mod demo;
 pub mod detokenize;
 pub mod forward;
 pub mod generation;
@@ -16,6 +18,7 @@ pub mod shard;
 pub mod stop;
 pub mod tokenizer;
 
+pub use checkpoint::{Checkpoint, TensorView};
 pub use config::{LayerKind, ModelConfig};
 pub use error::ModelError;
 pub use generation::GenerationConfig;
