@@ -1,6 +1,20 @@
 //! The forward pass of one rank: weights of its shard, state of its sequences, and the layers
 //! between them. Written once over [`pocket_device::Device`].
 
+mod attention;
+mod check;
+mod error;
+mod linear_attention;
+mod loader;
+mod matrices;
+mod mlp;
+mod profile;
+mod rank_model;
 mod step;
 
+pub use error::ForwardError;
+pub use matrices::matrices;
+pub use profile::PhaseTimes;
+pub(crate) use rank_model::HEAD_ROWS;
+pub use rank_model::{ModelLimits, RankModel, RowSink};
 pub use step::{OutputRow, RowResult, Step, StepSegment, Want};
