@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use pocket_device::DeviceError;
 
 use crate::checkpoint::Fault;
+use crate::memory::Bytes;
 
 /// Why a checkpoint cannot be used as asked. Each variant carries the facts: which file, which key or
 /// tensor, what was expected and what is there.
@@ -124,7 +125,7 @@ pub enum ModelError {
         shape: Vec<usize>,
     },
 
-    // --- tensor parallelism
+    // --- splitting and fitting
     /// The model does not split over so many ranks.
     #[error(
         "tensor-parallel size {world} does not fit this model: {reason}; sizes that work: {}",
@@ -137,6 +138,26 @@ pub enum ModelError {
         reason: String,
         /// The numbers of ranks that work.
         sizes: Vec<usize>,
+    },
+    /// A context longer than the model's, or none.
+    #[error("max-model-len is {asked}: expected 1 to {longest}")]
+    ContextLength {
+        /// What was asked for.
+        asked: usize,
+        /// Positions the model was trained for.
+        longest: usize,
+    },
+    /// The plan takes more memory than there is.
+    #[error("not enough memory: {needed} needed, {available} available ({from}): {advice}")]
+    Memory {
+        /// Over all ranks.
+        needed: Bytes,
+        /// What the host has left.
+        available: Bytes,
+        /// Who says so.
+        from: String,
+        /// What would fit.
+        advice: String,
     },
     /// A rank outside the world.
     #[error("rank {rank} of {world}: ranks are counted from 0")]
