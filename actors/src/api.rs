@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use pocket_collectives::{Counters, Progress};
 use pocket_config::FlagSet;
+use pocket_device::KV_BLOCK_TOKENS;
+use pocket_model::forward::ModelLimits;
 use serde::{Deserialize, Serialize};
 
 /// Where the weights come from.
@@ -40,6 +42,22 @@ pub struct EngineOptions {
     pub load_timeout: Duration,
     /// Waiting requests beyond the live one; more are refused.
     pub max_queue: usize,
+}
+
+/// Sequences computed at a time.
+const SLOTS: usize = 1;
+
+impl EngineOptions {
+    /// What ranks reserve memory for: the same for a memory plan and for the ranks.
+    pub fn limits(&self) -> ModelLimits {
+        ModelLimits {
+            max_model_len: self.max_model_len,
+            max_rows: self.max_num_batched_tokens,
+            slots: SLOTS,
+            // Every sequence may grow to the full context.
+            kv_blocks: SLOTS * self.max_model_len.div_ceil(KV_BLOCK_TOKENS),
+        }
+    }
 }
 
 /// How tokens are chosen; defaults are greedy-free OpenAI defaults (temperature 1, top_p 1).

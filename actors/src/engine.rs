@@ -1,13 +1,30 @@
 //! The engine as front ends hold it: started, asked, and stopped.
+//!
+//! It lives on a thread of its own, with a runtime of its own, so that nothing a front end does on its
+//! runtime can hold it up. That thread also starts the rank processes: the kernel kills them when the
+//! thread that started them ends, and this one ends with the engine.
 
+use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::sync::mpsc::UnboundedSender;
+use actix::prelude::*;
+use actix_rt::ArbiterHandle;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::{oneshot, watch};
 
 use crate::api::{
-    EngineOptions, EngineStatus, Event, GenerateRequest, RequestError, Score, ScoreRequest,
+    EngineOptions, EngineState, EngineStatus, Event, GenerateRequest, RequestError, Score,
+    ScoreRequest,
+};
+use crate::coordinator::{
+    Abandon, Cancel, Coordinator, GetStatus, Launch, RequestKey, Setup, Stop, StopNow, Submit,
+    SubmitScore,
 };
 use crate::error::EngineError;
+use crate::facts::Facts;
+use crate::rank_link::{LinkOptions, RankLink};
+use crate::rendezvous::Rendezvous;
 
 /// How far a rank's weights are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,73 +37,291 @@ pub struct LoadProgress {
     pub total: u64,
 }
 
-/// A running group of ranks and the actors that lead it. Dropping it kills the ranks.
-pub struct Engine {}
+/// A running group of ranks and the actors that lead it. Dropping it kills the ranks, and returns when
+/// they are gone.
+pub struct Engine {
+    handle: EngineHandle,
+    thread: EngineThread,
+}
 
 impl Engine {
     /// Starts the ranks and returns when all of them have loaded their shards. `progress` hears how
     /// far they are. Dropping the returned future kills what was started.
+    ///
+    /// # Errors
+    ///
+    /// Options or a checkpoint that cannot be used, before anything is started; a machine that refuses
+    /// memory or processes; a rank that ends, fails or is not ready in time, by its number and what it
+    /// was doing.
     pub async fn start(
         options: EngineOptions,
         progress: UnboundedSender<LoadProgress>,
     ) -> Result<Engine, EngineError> {
-        let _ = (options, progress);
-        unimplemented!()
+        let (thread, started) = EngineThread::start(options, progress)?;
+        let (coordinator, failed) = started.await.map_err(|_| EngineError::Crashed)??;
+        Ok(Engine { handle: EngineHandle { coordinator, failed }, thread })
     }
 
     /// A way to ask it things.
     pub fn handle(&self) -> EngineHandle {
-        unimplemented!()
+        self.handle.clone()
     }
 
     /// Refuses new requests, lets the live ones finish within `limit`, cancels the rest, and stops
     /// the ranks.
-    pub async fn shutdown(self, limit: Duration) -> Result<(), EngineError> {
-        let _ = limit;
-        unimplemented!()
+    ///
+    /// # Errors
+    ///
+    /// The engine had failed before, or a rank had to be killed. No rank is left in any case.
+    pub async fn shutdown(mut self, limit: Duration) -> Result<(), EngineError> {
+        // A coordinator that is gone has ended, or crashed: the thread knows.
+        let _ = self.handle.coordinator.send(Stop(limit)).await;
+        let outcome = match self.thread.outcome.take() {
+            Some(outcome) => outcome.await.unwrap_or(Err(EngineError::Crashed)),
+            None => Ok(()),
+        };
+        self.thread.join();
+        outcome
     }
+}
+
+type Started = (Addr<Coordinator>, watch::Receiver<Option<String>>);
+
+/// The engine's thread. Dropping it ends the engine.
+struct EngineThread {
+    /// Dropped to have everything killed.
+    abort: Option<oneshot::Sender<()>>,
+    outcome: Option<oneshot::Receiver<Result<(), EngineError>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl EngineThread {
+    fn start(
+        options: EngineOptions,
+        progress: UnboundedSender<LoadProgress>,
+    ) -> Result<(Self, oneshot::Receiver<Result<Started, EngineError>>), EngineError> {
+        let (abort, aborted) = oneshot::channel();
+        let (started, starts) = oneshot::channel();
+        let (ended, outcome) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("engine".to_string())
+            .spawn(move || {
+                let outcome = run(options, progress, started, aborted);
+                // Only `shutdown` asks.
+                let _ = ended.send(outcome);
+            })
+            .map_err(|source| EngineError::Spawn { what: "the engine's thread".into(), source })?;
+        let thread = Self { abort: Some(abort), outcome: Some(outcome), thread: Some(thread) };
+        Ok((thread, starts))
+    }
+
+    fn join(&mut self) {
+        self.abort = None;
+        if let Some(thread) = self.thread.take() {
+            // Its panic has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for EngineThread {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+/// The engine's thread from beginning to end.
+fn run(
+    options: EngineOptions,
+    progress: UnboundedSender<LoadProgress>,
+    started: oneshot::Sender<Result<Started, EngineError>>,
+    aborted: oneshot::Receiver<()>,
+) -> Result<(), EngineError> {
+    let facts = match Facts::gather(&options) {
+        Ok(facts) => Arc::new(facts),
+        Err(error) => {
+            // Who waited for the start may have given up.
+            let _ = started.send(Err(error));
+            return Ok(());
+        }
+    };
+    System::new().block_on(lead(options, facts, progress, started, aborted))
+}
+
+/// Runs the actors until no rank is left.
+async fn lead(
+    options: EngineOptions,
+    facts: Arc<Facts>,
+    load: UnboundedSender<LoadProgress>,
+    started: oneshot::Sender<Result<Started, EngineError>>,
+    aborted: oneshot::Receiver<()>,
+) -> Result<(), EngineError> {
+    let (ready, is_ready) = oneshot::channel();
+    let (over, mut is_over) = oneshot::channel();
+    let (failed, failures) = watch::channel(None);
+    let setup = Setup {
+        launch: launcher(&options),
+        facts,
+        run_id: uuid::Uuid::new_v4().simple().to_string(),
+        rendezvous: Rendezvous::default().start(),
+        load,
+        ready,
+        failed: failed.clone(),
+        over,
+        options,
+    };
+    let arbiter = Arbiter::new();
+    let coordinator =
+        Coordinator::start_in_arbiter(&arbiter.handle(), move |_| Coordinator::new(setup));
+
+    let address = coordinator.clone();
+    actix_rt::spawn(async move {
+        let outcome = is_ready.await.unwrap_or(Err(EngineError::Crashed));
+        // Who waited for the start may have given up; the engine's end is then on its way.
+        let _ = started.send(outcome.map(|()| (address, failures)));
+    });
+    let outcome = tokio::select! {
+        outcome = &mut is_over => outcome,
+        _ = aborted => {
+            coordinator.do_send(StopNow);
+            is_over.await
+        }
+    };
+    let outcome = outcome.unwrap_or_else(|_| {
+        // The coordinator ended without a word: a panic. Its ranks are killed with this thread.
+        failed.send_replace(Some("the coordinator crashed".to_string()));
+        Err(EngineError::Crashed)
+    });
+    arbiter.stop();
+    outcome
+}
+
+/// Links run on this thread, and so do the calls that start processes.
+fn launcher(options: &EngineOptions) -> Launch {
+    let arbiter: ArbiterHandle = Arbiter::current();
+    let link_options = LinkOptions {
+        program: options.rank_program.clone(),
+        load_timeout: options.load_timeout,
+        stall_timeout: options.stall_timeout,
+    };
+    Box::new(move |assignment, watch, coordinator| {
+        let options = link_options.clone();
+        RankLink::start_in_arbiter(&arbiter, move |_| {
+            RankLink::new(assignment, options, watch, coordinator)
+        })
+        .recipient()
+    })
 }
 
 /// A way to ask a running engine things, from any thread.
 #[derive(Clone)]
-pub struct EngineHandle {}
+pub struct EngineHandle {
+    coordinator: Addr<Coordinator>,
+    failed: watch::Receiver<Option<String>>,
+}
 
 impl EngineHandle {
     /// Queues a request.
+    ///
+    /// # Errors
+    ///
+    /// A request that is wrong in itself, a full queue, an engine that does not serve.
     pub async fn submit(&self, request: GenerateRequest) -> Result<RequestStream, RequestError> {
-        let _ = request;
-        unimplemented!()
+        let (key, events) = self.coordinator.send(Submit(request)).await.map_err(gone)??;
+        let client = Client { coordinator: self.coordinator.clone(), key: Some(key) };
+        Ok(RequestStream { events, client })
     }
 
     /// Scores a text; dropping the future cancels it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`EngineHandle::submit`], and whatever ends the request before its end.
     pub async fn score(&self, request: ScoreRequest) -> Result<Score, RequestError> {
-        let _ = request;
-        unimplemented!()
+        let (key, reply) = self.coordinator.send(SubmitScore(request)).await.map_err(gone)??;
+        let mut client = Client { coordinator: self.coordinator.clone(), key: Some(key) };
+        let score = reply.await.unwrap_or_else(|_| Err(stopped()));
+        client.key = None;
+        score
     }
 
     /// Ends a request by its id; false when there is no such request.
     pub async fn cancel(&self, id: &str) -> bool {
-        let _ = id;
-        unimplemented!()
+        // An engine that is gone has no requests.
+        self.coordinator.send(Cancel(id.to_string())).await.unwrap_or(false)
     }
 
     /// The state of the engine; answered at once, also while a step runs.
     pub async fn status(&self) -> EngineStatus {
-        unimplemented!()
+        match self.coordinator.send(GetStatus).await {
+            Ok(status) => status,
+            Err(_) => {
+                let reason = self.failed.borrow().clone();
+                EngineStatus {
+                    state: EngineState::Failed(
+                        reason.unwrap_or_else(|| "the engine has stopped".to_string()),
+                    ),
+                    epoch: 0,
+                    forward_passes: 0,
+                    running: 0,
+                    waiting: 0,
+                    ranks: Vec::new(),
+                    flags: Vec::new(),
+                    outputs_wrong: None,
+                    notes: Vec::new(),
+                }
+            }
+        }
     }
 
-    /// Waits until the engine has failed and says why.
+    /// Waits until the engine has failed and says why. Never returns for one that was shut down.
     pub async fn failed(&self) -> String {
-        unimplemented!()
+        let mut failed = self.failed.clone();
+        match failed.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => std::future::pending().await,
+        }
     }
 }
 
-/// What a request answers. Dropping it cancels the request.
-pub struct RequestStream {}
+fn stopped() -> RequestError {
+    RequestError::Unavailable("the engine has stopped".to_string())
+}
+
+fn gone(_: MailboxError) -> RequestError {
+    stopped()
+}
+
+/// Tells the coordinator when the client of a live request goes away.
+struct Client {
+    coordinator: Addr<Coordinator>,
+    /// None once the request has ended.
+    key: Option<RequestKey>,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.coordinator.do_send(Abandon(key));
+        }
+    }
+}
+
+/// What a request answers. Dropping it cancels the request within one step.
+pub struct RequestStream {
+    events: UnboundedReceiver<Event>,
+    client: Client,
+}
 
 impl RequestStream {
     /// The next event; none after `Finished` or `Failed`.
     pub async fn next(&mut self) -> Option<Event> {
-        unimplemented!()
+        self.client.key?;
+        // The coordinator always says how a request ends, unless it is no more.
+        let event = self.events.recv().await.unwrap_or_else(|| Event::Failed(stopped()));
+        if matches!(event, Event::Finished { .. } | Event::Failed(_)) {
+            self.client.key = None;
+        }
+        Some(event)
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pocket_collectives::CollectiveError;
 use pocket_model::ModelError;
+use pocket_model::tokenizer::TokenizerError;
 
 /// Why the engine could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +17,14 @@ pub enum EngineError {
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The checkpoint's tokenizer cannot be used.
+    #[error("{checkpoint}: {error}")]
+    Tokenizer {
+        /// The checkpoint.
+        checkpoint: String,
+        /// What is wrong.
+        error: TokenizerError,
+    },
 
     // --- what the machine refused
     /// The shared segment could not be made.
@@ -74,6 +83,7 @@ impl EngineError {
     /// Whether the caller asked for something that cannot be (exit code 2), rather than something
     /// having failed (exit code 1).
     pub fn is_bad_input(&self) -> bool {
-        matches!(self, EngineError::Options(_) | EngineError::Model(_))
+        use EngineError::{Model, Options, Tokenizer};
+        matches!(self, Options(_) | Model(_) | Tokenizer { .. })
     }
 }

@@ -1,12 +1,37 @@
 //! The actors that run a model over rank processes.
+//!
+//! A model is split over ranks, and a rank is a process: a device context, a crash or an out-of-memory
+//! kill then belongs to one of them. Ranks compute, the coordinator decides: which requests run, what a
+//! step carries, which token comes next, and when a rank that does not move counts as stalled. What
+//! none of them may do is wait for ever.
+//!
+//! - [`Engine`] is what front ends start, ask and stop; [`api`] is what they say and hear.
+//! - `coordinator` keeps the requests and plans the steps.
+//! - `rank_link`, one a rank, starts its process, carries its messages, and watches it.
+//! - `rank` is the other end, in the process: [`rank_main`].
+//! - `rendezvous` owns the life of the shared memory in which ranks meet.
+//! - `messages` and `wire` are what goes over the socket, and how.
+//!
+//! Actors own state and talk by messages; the hot path does not: an all-reduce is a plain call on
+//! shared memory. actix restarts neither an actor that panics nor one that is stuck, so nothing here
+//! relies on it: processes end and are seen to end, progress stops and is seen to stop.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod api;
+mod checkpoint;
+mod coordinator;
 mod engine;
 mod error;
+mod facts;
+mod messages;
 mod rank;
+mod rank_link;
+mod rendezvous;
+mod socket;
+mod spawn;
+mod wire;
 
 pub use engine::{Engine, EngineHandle, LoadProgress, RequestStream};
 pub use error::EngineError;

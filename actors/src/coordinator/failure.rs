@@ -1,0 +1,235 @@
+//! News of the ranks, and the end of an epoch when one of them fails.
+//!
+//! A group of ranks is as good as its worst: each step needs all of them in every all-reduce. So one
+//! rank's failure ends the epoch, frees those who wait for it, ends the requests with a sentence that
+//! names the rank and where it was, and kills the rest.
+
+use std::time::Duration;
+
+use actix::prelude::*;
+use pocket_collectives::{Missing, Party};
+
+use super::Coordinator;
+use super::ranks::Stage;
+use crate::LoadProgress;
+use crate::api::{EngineState, RequestError};
+use crate::error::EngineError;
+use crate::rank_link::{LinkCommand, LinkEvent, News, Stall};
+use crate::rendezvous::{Census, Poison, RankAttached, TakeCensus};
+
+/// The keeper of the segment answers from memory. If it does not, the first suspicion stands.
+const CENSUS_LIMIT: Duration = Duration::from_secs(1);
+
+impl Handler<LinkEvent> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, event: LinkEvent, ctx: &mut Self::Context) {
+        let LinkEvent { rank, epoch, news } = event;
+        let Some(group) = self.group.as_mut().filter(|group| group.epoch == epoch) else { return };
+        let view = &mut group.ranks[rank];
+        match news {
+            News::Started { pid } => view.pid = pid,
+            News::Attached => {
+                view.stage = Stage::Loading;
+                self.rendezvous.do_send(RankAttached { epoch });
+            }
+            News::Loading { loaded, total } => {
+                view.loaded = (loaded, total);
+                // Nobody has to listen.
+                let _ = self.load.send(LoadProgress { rank, loaded, total });
+            }
+            News::Ready { device } => {
+                view.stage = Stage::Ready;
+                view.device = device;
+                self.begin_to_serve(ctx);
+            }
+            News::Done(report) => {
+                view.stage = Stage::Ready;
+                self.step_reported(rank, report, ctx);
+            }
+            News::Gave { reason, waited_for_peer: false } => {
+                let reason = format!("rank {rank} failed {}: {reason}", self.place(rank));
+                self.rank_failed(rank, reason, ctx);
+            }
+            News::Gave { reason, waited_for_peer: true } => {
+                self.find_the_missing(rank, reason, ctx);
+            }
+            News::Stalled(stall @ Stall::Silent(_)) => {
+                view.stage = Stage::Stalled;
+                let reason = format!("rank {rank} stalled {}: {stall}", self.place(rank));
+                self.rank_failed(rank, reason, ctx);
+            }
+            News::Stalled(stall @ Stall::Work(_)) => {
+                self.find_the_missing(rank, stall.to_string(), ctx);
+            }
+            News::LoadTimeout => {
+                let limit = self.options.load_timeout;
+                let stage = self.place(rank);
+                let error = EngineError::LoadTimeout { rank, stage, limit };
+                self.fail(error.to_string(), Some(rank), error, ctx);
+            }
+            News::Broken { detail, version } => {
+                let reason = format!("rank {rank}: {detail}");
+                let program = self.options.rank_program.clone();
+                let error = match version {
+                    true => EngineError::Handshake { rank, program, detail },
+                    false => EngineError::RankFailed(reason.clone()),
+                };
+                self.fail(reason, Some(rank), error, ctx);
+            }
+            News::NotStarted(source) => {
+                let program = self.options.rank_program.display();
+                let error = EngineError::Spawn { what: format!("rank {rank} ({program})"), source };
+                let reason = error.to_string();
+                self.rank_is_gone(rank, ctx, reason, error);
+            }
+            News::Ended { how, clean } => {
+                if self.leaving && !clean && self.state == EngineState::Draining {
+                    self.killed.push(rank);
+                }
+                let reason = format!("rank {rank} died {}: {how}{}", self.place(rank), hint(&how));
+                let error = EngineError::RankFailed(reason.clone());
+                self.rank_is_gone(rank, ctx, reason, error);
+            }
+        }
+    }
+}
+
+/// What a person should think of.
+fn hint(how: &str) -> &'static str {
+    if how.contains("SIGKILL") { " (as the kernel's out-of-memory killer does)" } else { "" }
+}
+
+/// Who is at fault when `reporter` has waited in vain: the first rank that others wait for, which is
+/// not the one that complains unless it waits for nobody.
+fn culprit(reporter: usize, missing: &[Missing]) -> usize {
+    let complains = missing.iter().any(|missing| missing.rank == reporter);
+    if complains { reporter } else { missing.first().map_or(reporter, |missing| missing.rank) }
+}
+
+impl Coordinator {
+    fn begin_to_serve(&mut self, ctx: &mut Context<Self>) {
+        let all_ready = self.group.as_ref().is_some_and(|group| group.all_ready());
+        if self.state != EngineState::Starting || !all_ready {
+            return;
+        }
+        self.state = EngineState::Ready;
+        let heard = self.ready.take().is_none_or(|ready| ready.send(Ok(())).is_ok());
+        if heard {
+            self.next_step(ctx);
+        }
+    }
+
+    /// Where a rank is, as the end of a sentence.
+    fn place(&self, rank: usize) -> String {
+        let work = self.step.as_ref().map(|step| step.work());
+        self.group.as_ref().map(|group| group.place(rank, work)).unwrap_or_default()
+    }
+
+    /// A rank complains of waiting: the keeper of the segment knows for whom.
+    fn find_the_missing(&mut self, rank: usize, complaint: String, ctx: &mut Context<Self>) {
+        if self.leaving || matches!(self.state, EngineState::Failed(_)) {
+            return;
+        }
+        let census = tokio::time::timeout(CENSUS_LIMIT, self.rendezvous.send(TakeCensus));
+        ctx.spawn(census.into_actor(self).map(move |census, coordinator, ctx| {
+            let census = census.ok().and_then(Result::ok).flatten();
+            coordinator.blame(rank, &complaint, census.as_ref(), ctx);
+        }));
+    }
+
+    fn blame(
+        &mut self,
+        rank: usize,
+        complaint: &str,
+        census: Option<&Census>,
+        ctx: &mut Context<Self>,
+    ) {
+        let missing = census.map(|census| census.missing.as_slice()).unwrap_or_default();
+        let guilty = culprit(rank, missing);
+        if let Some(group) = &mut self.group {
+            group.ranks[guilty].stage = Stage::Stalled;
+        }
+        let place = self.place(guilty);
+        let waited = match missing.iter().find(|missing| missing.rank == guilty) {
+            Some(missing) => format!("; others wait for it in all-reduce {}", missing.call),
+            None => String::new(),
+        };
+        let reason = format!("rank {guilty} stalled {place}{waited} (rank {rank}: {complaint})");
+        self.rank_failed(guilty, reason, ctx);
+    }
+
+    fn rank_failed(&mut self, rank: usize, reason: String, ctx: &mut Context<Self>) {
+        let error = EngineError::RankFailed(reason.clone());
+        self.fail(reason, Some(rank), error, ctx);
+    }
+
+    /// A rank's process is no more, whether it should be or not.
+    fn rank_is_gone(
+        &mut self,
+        rank: usize,
+        ctx: &mut Context<Self>,
+        reason: String,
+        error: EngineError,
+    ) {
+        let Some(group) = &mut self.group else { return };
+        group.ranks[rank].stage = Stage::Dead;
+        let all_dead = group.all_dead();
+        if !self.leaving {
+            self.fail(reason, Some(rank), error, ctx);
+        }
+        if self.leaving && all_dead {
+            self.is_over(ctx);
+        }
+    }
+
+    /// The thread that samples is gone.
+    pub(super) fn sampling_gone(&mut self, ctx: &mut Context<Self>) {
+        let reason = "the sampling thread has ended".to_string();
+        self.fail(reason, None, EngineError::Crashed, ctx);
+    }
+
+    /// Ends the epoch: `reason` goes to the log, the health report and the clients, `error` to who
+    /// waits for the start. Only the first failure is told, the others follow from it.
+    pub(super) fn fail(
+        &mut self,
+        reason: String,
+        culprit: Option<usize>,
+        error: EngineError,
+        ctx: &mut Context<Self>,
+    ) {
+        if self.leaving || matches!(self.state, EngineState::Failed(_)) {
+            return;
+        }
+        tracing::error!(epoch = self.epoch, "{reason}");
+        let by = culprit.map_or(Party::Coordinator, Party::Rank);
+        self.rendezvous.do_send(Poison { by });
+        self.state = EngineState::Failed(reason.clone());
+        self.fail_requests(&RequestError::RankFailed(reason.clone()));
+        self.failed.send_replace(Some(reason));
+        if let Some(group) = &self.group {
+            group.command(&LinkCommand::Kill);
+        }
+        if let Some(ready) = self.ready.take() {
+            // Who waited for the start may have given up.
+            let _ = ready.send(Err(error));
+            self.stop_failed_start(ctx);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pocket_collectives::Phase;
+
+    use super::*;
+
+    #[test]
+    fn who_is_waited_for_is_at_fault() {
+        let missing = |rank| Missing { rank, call: 9, phase: Phase::Decode, layer: 1, step: 1 };
+        assert_eq!(culprit(0, &[missing(2)]), 2);
+        assert_eq!(culprit(2, &[missing(2)]), 2);
+        assert_eq!(culprit(3, &[missing(2), missing(3)]), 3);
+        assert_eq!(culprit(1, &[]), 1, "nobody waits for anybody: it is stuck itself");
+    }
+}

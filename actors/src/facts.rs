@@ -1,0 +1,114 @@
+//! What the coordinator knows of the model before any weight is read: sizes, the ranks' shares, what
+//! ends an answer, and the tokenizer.
+
+use std::sync::Arc;
+
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
+use pocket_device::RECURRENCE_CHUNK;
+use pocket_model::forward::ModelLimits;
+use pocket_model::shard::Shard;
+use pocket_model::tokenizer::Tokenizer;
+
+use crate::api::EngineOptions;
+use crate::checkpoint;
+use crate::coordinator::Bounds;
+use crate::error::EngineError;
+
+/// See the module.
+pub(crate) struct Facts {
+    /// What requests are measured against.
+    pub bounds: Bounds,
+    /// What ranks reserve memory for.
+    pub limits: ModelLimits,
+    /// Each rank's share.
+    pub shards: Vec<Shard>,
+    /// Each rank's cores, if there are enough for all.
+    pub cpus: Vec<Option<Vec<usize>>>,
+    /// Tokens that end an answer.
+    pub eos: Arc<[u32]>,
+    /// Absent when the checkpoint has none: requests and answers are then token ids only.
+    pub tokenizer: Option<Tokenizer>,
+}
+
+impl Facts {
+    /// Reads the checkpoint's small files and checks the options against them.
+    pub fn gather(options: &EngineOptions) -> Result<Self, EngineError> {
+        let refuse = |message: String| Err(EngineError::Options(message));
+        let (rows, context) = (options.max_num_batched_tokens, options.max_model_len);
+        if rows == 0 || !rows.is_multiple_of(RECURRENCE_CHUNK) {
+            return refuse(format!(
+                "--max-num-batched-tokens is {rows}; it must be a multiple of {RECURRENCE_CHUNK}"
+            ));
+        }
+        if context == 0 {
+            return refuse("--max-model-len is 0; it must be at least 1".to_string());
+        }
+        if options.threads_per_rank == 0 {
+            return refuse("a rank needs at least one thread".to_string());
+        }
+        let checkpoint = checkpoint::open(&options.model)?;
+        let config = checkpoint.config();
+        let shards = (0..options.world)
+            .map(|rank| Shard::new(config, rank, options.world))
+            .collect::<Result<_, _>>()?;
+        let tokenizer = checkpoint::tokenizer(&checkpoint)?;
+        let mut eos = checkpoint.generation().eos_token_ids.clone();
+        // Chat models name the token that ends a turn here, and not always in the other two files.
+        if let Some(id) = tokenizer.as_ref().and_then(Tokenizer::eos_id)
+            && !eos.contains(&id)
+        {
+            eos.push(id);
+        }
+        Ok(Self {
+            bounds: Bounds {
+                vocab_size: config.vocab_size,
+                max_model_len: context,
+                max_rows: rows,
+            },
+            limits: options.limits(),
+            shards,
+            cpus: place(options.world, options.threads_per_rank, &allowed_cpus()),
+            eos: eos.into(),
+            tokenizer,
+        })
+    }
+}
+
+/// The cores this process may use, which a container or `taskset` may have narrowed.
+fn allowed_cpus() -> Vec<usize> {
+    match sched_getaffinity(Pid::from_raw(0)) {
+        Ok(set) => (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect(),
+        Err(error) => {
+            tracing::warn!(%error, "cannot read the allowed cores; ranks are not pinned");
+            Vec::new()
+        }
+    }
+}
+
+/// Gives every compute thread a core of its own. With fewer cores than threads nobody is pinned: two
+/// threads pinned to one core would wait for each other while another core is free.
+fn place(world: usize, threads: usize, cpus: &[usize]) -> Vec<Option<Vec<usize>>> {
+    if world * threads > cpus.len() {
+        return vec![None; world];
+    }
+    cpus.chunks(threads).take(world).map(|cpus| Some(cpus.to_vec())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_get_cores_of_their_own_or_none() {
+        assert_eq!(place(2, 2, &[0, 2, 4, 6, 8]), [Some(vec![0, 2]), Some(vec![4, 6])]);
+        assert_eq!(place(1, 2, &[3, 5]), [Some(vec![3, 5])]);
+        assert_eq!(place(2, 1, &[7]), [None, None]);
+        assert_eq!(place(4, 1, &[]), [None, None, None, None]);
+    }
+
+    #[test]
+    fn the_machine_has_a_core_for_this_test() {
+        assert!(!allowed_cpus().is_empty());
+    }
+}

@@ -1,0 +1,157 @@
+//! The thread that owns the model: loads the shard, then runs steps as they are ordered, and sleeps in
+//! between.
+
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use actix::Recipient;
+use pocket_collectives::{AllReduce, CollectiveError, Phase, ProgressSink, RankPort};
+use pocket_config::FaultPhase;
+use pocket_device::Device;
+use pocket_device::cpu::{CpuDevice, CpuOptions};
+use pocket_model::forward::{ForwardError, RankModel, RowResult, Step};
+
+use super::fault::{Fault, Faulty};
+use super::{Order, Report};
+use crate::checkpoint;
+use crate::messages::{Assignment, FromRank, ShardStats, StepPlan, StepReport};
+
+/// Load progress is told at most this often.
+const LOAD_REPORTS: Duration = Duration::from_millis(50);
+/// A simulated device reports progress this often while it sleeps: it is slow, not stuck.
+const DELAY_BEATS: Duration = Duration::from_millis(50);
+
+/// Carries orders out until there can be no more. A failure is reported and ends the thread.
+pub(crate) fn run(orders: &Receiver<Order>, reports: &Recipient<Report>) {
+    let tell = |message| reports.do_send(Report(message));
+    let mut worker = None;
+    while let Ok(order) = orders.recv() {
+        match order {
+            Order::Load(assignment) => match Worker::load(&assignment, &tell) {
+                Ok(loaded) => {
+                    tell(FromRank::Ready { device: loaded.model.device().describe() });
+                    worker = Some(loaded);
+                }
+                Err(reason) => return tell(FromRank::LoadFailed(reason)),
+            },
+            Order::Run(plan) => {
+                let step = plan.step.number;
+                let failed = |reason, waited_for_peer| {
+                    tell(FromRank::StepFailed { step, reason, waited_for_peer });
+                };
+                let Some(worker) = &mut worker else {
+                    return failed("no model is loaded".to_string(), false);
+                };
+                match worker.step(&plan) {
+                    Ok(report) => tell(FromRank::Done(report)),
+                    // What the step has left behind in state and caches is unknown, and the peers are
+                    // somewhere else: this rank cannot go on.
+                    Err(error) => return failed(error.to_string(), waited_for_peer(&error)),
+                }
+            }
+        }
+    }
+}
+
+fn waited_for_peer(error: &ForwardError) -> bool {
+    matches!(
+        error,
+        ForwardError::Collective(
+            CollectiveError::Deadline { .. } | CollectiveError::Poisoned { .. }
+        )
+    )
+}
+
+/// A loaded rank.
+struct Worker<D: Device> {
+    model: RankModel<D>,
+    port: RankPort,
+    fault: Fault,
+}
+
+impl Worker<CpuDevice> {
+    fn load(assignment: &Assignment, tell: &dyn Fn(FromRank)) -> Result<Self, String> {
+        let Assignment { rank, world, .. } = *assignment;
+        // First the segment: its name can then go, and nothing that happens while the weights load
+        // (it may take minutes) can leave it behind.
+        let deadline = Duration::from_millis(assignment.peer_deadline_ms);
+        let (name, epoch) = (&assignment.segment, assignment.epoch);
+        let port = RankPort::attach(name, rank, world, epoch, deadline)
+            .map_err(|error| error.to_string())?;
+        tell(FromRank::Attached);
+
+        let fault = Fault::new(assignment.flags.fault(), rank);
+        let options =
+            CpuOptions { threads: assignment.threads, cpus: assignment.cpus.clone(), simd: None };
+        let device = CpuDevice::new(options).map_err(|error| error.to_string())?;
+        let checkpoint = checkpoint::open(&assignment.model).map_err(|error| error.to_string())?;
+        let mut told = None;
+        let mut progress = |loaded, total| {
+            port.progress.beat(Phase::Load);
+            fault.event(FaultPhase::Load);
+            if loaded == total || told.is_none_or(|at: Instant| at.elapsed() >= LOAD_REPORTS) {
+                told = Some(Instant::now());
+                tell(FromRank::Loading { loaded, total });
+            }
+        };
+        port.progress.beat(Phase::Load);
+        let (shard, limits) = (&assignment.shard, assignment.limits);
+        let model = RankModel::load(device, &checkpoint, shard, limits, &mut progress)
+            .map_err(|error| error.to_string())?;
+        port.progress.beat(Phase::Idle);
+        Ok(Self { model, port, fault })
+    }
+
+    fn step(&mut self, plan: &StepPlan) -> Result<StepReport, ForwardError> {
+        let began = Instant::now();
+        let StepPlan { step, flags } = plan;
+        let Self { model, port, fault } = self;
+        let RankPort { all_reduce, progress, logits } = port;
+        all_reduce.set_skip(flags.all_reduce_skip());
+        model.set_profiling(flags.phase_profile());
+
+        let (phase, event) = match step.has_prompt() {
+            true => (Phase::Prefill, FaultPhase::Prefill),
+            false => (Phase::Decode, FaultPhase::Decode),
+        };
+        progress.begin_step(step.number, phase);
+        fault.event(event);
+        let delay = flags.call_delay().duration() + flags.row_delay().duration() * rows(step);
+        sleep(delay, || progress.beat(phase));
+
+        let mut rows = vec![None; step.outputs.len()];
+        let mut take = |output: usize, result: RowResult<'_>| {
+            match result {
+                RowResult::Stats { argmax, max, sum_exp, target } => {
+                    rows[output] = Some(ShardStats { argmax, max, sum_exp, target });
+                }
+                RowResult::Logits(shard) => logits.send(shard)?,
+            }
+            Ok(())
+        };
+        let mut faulty = Faulty { inner: all_reduce, fault };
+        model.forward(step, &mut faulty, progress, &mut take)?;
+        progress.beat(Phase::Idle);
+        if let Some(times) = model.profile() {
+            tracing::info!(step = step.number, ?times, "phases of a forward call");
+        }
+        let counters = AllReduce::<CpuDevice>::counters(all_reduce);
+        let elapsed_us = began.elapsed().as_micros() as u64;
+        Ok(StepReport { step: step.number, rows, counters, elapsed_us })
+    }
+}
+
+fn rows(step: &Step) -> u32 {
+    // A step that large would not fit its frame.
+    u32::try_from(step.rows()).unwrap_or(u32::MAX)
+}
+
+/// Sleeps, beating all along.
+fn sleep(mut time: Duration, beat: impl Fn()) {
+    while !time.is_zero() {
+        let piece = time.min(DELAY_BEATS);
+        std::thread::sleep(piece);
+        beat();
+        time -= piece;
+    }
+}
