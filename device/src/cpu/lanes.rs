@@ -35,8 +35,9 @@ pub trait Arithmetic: Copy {
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
     /// To the nearest integer, ties to even.
     fn round(self, a: Self::V) -> Self::V;
-    /// `2^n` for an integer `n` in -126..=127; unspecified otherwise.
-    fn pow2(self, n: Self::V) -> Self::V;
+    /// `y * 2^n` for an integer `n` in -252..=254, as two multiplications, so that the factors exist
+    /// where the result is subnormal or infinite; not a number when `y` is not; otherwise unspecified.
+    fn scale(self, y: Self::V, n: Self::V) -> Self::V;
 }
 
 /// [`LANES`] numbers at a time.
@@ -184,9 +185,12 @@ impl Arithmetic for Scalar {
         a.round_ties_even()
     }
     #[inline(always)]
-    fn pow2(self, n: f32) -> f32 {
-        // The exponent field alone; wraps where the result is unspecified.
-        f32::from_bits(((n as i32).wrapping_add(127) as u32) << 23)
+    fn scale(self, y: f32, n: f32) -> f32 {
+        // Adding to the exponent field of 1.0; wraps where the result is unspecified.
+        let power = |n: i32| f32::from_bits(((n as u32) << 23).wrapping_add(1.0f32.to_bits()));
+        let n = n as i32;
+        let half = n >> 1;
+        y * power(half) * power(n.wrapping_sub(half))
     }
 }
 
@@ -224,7 +228,7 @@ impl Arithmetic for Portable {
         min(a, b);
         max(a, b);
         round(a);
-        pow2(n);
+        scale(y, n);
     }
 }
 
@@ -297,10 +301,16 @@ mod avx2 {
             min(a, b) = _mm256_min_ps(a, b);
             max(a, b) = _mm256_max_ps(a, b);
             round(a) = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a);
-            pow2(n) = _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(
-                _mm256_cvtps_epi32(n),
-                _mm256_set1_epi32(127),
-            )));
+            scale(y, n) = {
+                let power = |n| {
+                    let one = _mm256_castps_si256(_mm256_set1_ps(1.0));
+                    _mm256_castsi256_ps(_mm256_add_epi32(_mm256_slli_epi32::<23>(n), one))
+                };
+                let n = _mm256_cvtps_epi32(n);
+                let half = _mm256_srai_epi32::<1>(n);
+                let rest = _mm256_sub_epi32(n, half);
+                _mm256_mul_ps(_mm256_mul_ps(y, power(half)), power(rest))
+            };
         }
     }
 
@@ -367,8 +377,10 @@ mod tests {
                 keep(l.splat(l.sum(a)));
                 keep(l.splat(l.largest(a)));
             }
-            for n in -126..=127 {
-                keep(l.pow2(l.splat(n as f32)));
+            for n in -252..=254 {
+                for y in [1.0, 0.75, -1.4, f32::NAN] {
+                    keep(l.scale(l.splat(y), l.splat(n as f32)));
+                }
             }
             bits
         }

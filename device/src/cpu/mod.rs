@@ -14,6 +14,7 @@ pub mod matrix;
 pub mod memory;
 pub mod norm;
 pub mod pool;
+mod prefetch;
 pub mod recurrent_state;
 pub mod rotary;
 mod segments;
@@ -21,6 +22,8 @@ pub mod simd;
 pub mod stats;
 mod strip;
 pub mod tensor;
+#[cfg(test)]
+mod testing;
 mod workspace;
 
 pub use kv_cache::CpuKvCache;

@@ -1,17 +1,107 @@
-//! Recurrent state (temporary).
-use super::failed;
-use crate::{DeviceError, LinearShape};
+//! Recurrent and convolution state of all linear-attention layers, by slot.
 
-/// Recurrent and convolution state.
-pub struct CpuRecurrentState;
+use std::ops::Range;
+
+use super::memory::Memory;
+use super::strip::STRIP;
+use crate::{DeviceError, LinearShape, SlotId};
+
+/// State of `slots` sequences, its memory populated.
+pub struct CpuRecurrentState {
+    layout: StateLayout,
+    slots: usize,
+    /// The matrices `S`.
+    pub(super) matrices: Memory<f32>,
+    /// The last `kernel - 1` rows of pre-convolution channels, oldest first.
+    pub(super) history: Memory<f32>,
+    /// Runs of segments through one slot: a list that a call fills, kept for the next.
+    pub(super) runs: Vec<Range<usize>>,
+}
+
+/// Where numbers are: slot by slot, layer by layer. A head's matrix `[key_dim, value_dim]` is stored
+/// as strips of sixteen value columns (see [`super::strip`]), the last one filled up.
+#[derive(Clone, Copy)]
+pub struct StateLayout {
+    shape: LinearShape,
+    layers: usize,
+}
+
+impl StateLayout {
+    /// Strips of a head's matrix.
+    pub fn strips(self) -> usize {
+        self.shape.value_dim.div_ceil(STRIP)
+    }
+
+    /// Numbers of a strip.
+    pub fn strip_len(self) -> usize {
+        self.shape.key_dim.saturating_mul(STRIP)
+    }
+
+    /// Numbers of a head's matrix.
+    pub fn matrix_len(self) -> usize {
+        self.strip_len().saturating_mul(self.strips())
+    }
+
+    /// Numbers of a slot's history in one layer.
+    pub fn history_len(self) -> usize {
+        self.shape.kernel.saturating_sub(1).saturating_mul(self.shape.channels())
+    }
+
+    /// The matrix of a value head.
+    pub fn matrix(self, slot: SlotId, layer: usize, head: usize) -> Range<usize> {
+        let index = (slot.0 as usize * self.layers + layer) * self.shape.value_heads + head;
+        index * self.matrix_len()..(index + 1) * self.matrix_len()
+    }
+
+    /// The history of a slot in a layer.
+    pub fn history(self, slot: SlotId, layer: usize) -> Range<usize> {
+        let index = slot.0 as usize * self.layers + layer;
+        index * self.history_len()..(index + 1) * self.history_len()
+    }
+}
 
 impl CpuRecurrentState {
-    /// Populated memory.
+    /// Zeroed state of this shape.
     pub fn new(
-        _shape: LinearShape,
-        _layers: usize,
-        _slots: usize,
+        shape: LinearShape,
+        layers: usize,
+        slots: usize,
     ) -> Result<CpuRecurrentState, DeviceError> {
-        Err(failed("the recurrent state is not written yet".to_string()))
+        let layout = StateLayout { shape, layers };
+        let memory = |what: &str, factors: &[usize]| {
+            let product = |n: usize, &factor: &usize| n.checked_mul(factor);
+            let len = factors.iter().try_fold(1, product).unwrap_or(usize::MAX);
+            let mut memory = Memory::zeroed(what, len)?;
+            memory.populate(what)?;
+            Ok(memory)
+        };
+        let heads = [layout.matrix_len(), shape.value_heads, layers, slots];
+        Ok(CpuRecurrentState {
+            layout,
+            slots,
+            matrices: memory("the recurrent state", &heads)?,
+            history: memory("the convolution state", &[layout.history_len(), layers, slots])?,
+            runs: Vec::new(),
+        })
+    }
+
+    /// The shape it was made for.
+    pub fn shape(&self) -> LinearShape {
+        self.layout.shape
+    }
+
+    /// Layers it was made for.
+    pub fn layers(&self) -> usize {
+        self.layout.layers
+    }
+
+    /// Sequences it has room for.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Where numbers are.
+    pub fn layout(&self) -> StateLayout {
+        self.layout
     }
 }

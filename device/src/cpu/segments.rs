@@ -233,7 +233,7 @@ mod tests {
         let cut = |position, rows| pieces(&segment(0, 0, rows, position)).collect::<Vec<_>>();
         assert_eq!(cut(0, 130), [0..64, 64..128, 128..130]);
         assert_eq!(cut(63, 2), [0..1, 1..2]);
-        assert_eq!(cut(64, 64), [0..64]);
+        assert_eq!(cut(64, 65), [0..64, 64..65]);
         assert!(cut(5, 0).is_empty());
     }
 

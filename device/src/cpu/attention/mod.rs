@@ -6,18 +6,20 @@
 //! maximum and sum (online softmax, arXiv 1805.02867), and within a block through the keys in order, so
 //! its bits depend neither on the tile nor on what else is in the step.
 
-use super::kv_cache::{KvLayout, Lists, Tile};
-use super::lanes::{Arithmetic, Kernel, LANES, Lanes, Scalar};
-use super::math::{exp, map, sigmoid, update};
-use super::norm::normalise;
+mod prepare;
+#[cfg(test)]
+mod tests;
+mod tile;
+
+use self::prepare::PrepareHead;
+use self::tile::{AttendTile, Queries, Running};
+use super::kv_cache::{Lists, Tile};
 use super::pool::DisjointMut;
 use super::segments::{block_writes, check_rows, pieces};
-use super::strip::{Initial, Reach, STRIP, Strided, StripProduct};
+use super::strip::STRIP;
 use super::workspace::with_workspace;
 use super::{CpuDevice, CpuKvCache, CpuTensor};
-use crate::{
-    AttentionShape, BlockId, DeviceError, DeviceTensor, FullAttention, KV_BLOCK_TOKENS, Segment,
-};
+use crate::{AttentionShape, DeviceError, DeviceTensor, FullAttention, KV_BLOCK_TOKENS, Segment};
 
 /// Queries of a tile, unless one row has more heads: enough to make the cache's share of the time
 /// small, few enough to stay in the first-level cache.
@@ -206,208 +208,4 @@ fn attend(
             });
         });
     });
-}
-
-/// The queries of a tile: row by row, head by head.
-#[derive(Clone, Copy)]
-struct Queries<'a> {
-    op: &'a FullAttention<'a, CpuDevice>,
-    qkv: &'a CpuTensor,
-    row: usize,
-    rows: usize,
-    /// Position of the first row.
-    position: usize,
-    head: usize,
-    heads: usize,
-}
-
-impl Queries<'_> {
-    fn count(&self) -> usize {
-        self.rows * self.heads
-    }
-
-    /// Row of the step and head of a query.
-    fn place(&self, query: usize) -> (usize, usize) {
-        (self.row + query / self.heads, self.head + query % self.heads)
-    }
-}
-
-/// What a tile carries from block to block, by query.
-struct Running<'a> {
-    /// Prepared queries, `[queries, head_dim]`.
-    q: &'a mut [f32],
-    /// Scores, then weights, of a block's keys, `[queries, 64]`.
-    scores: &'a mut [f32],
-    /// Weighted sums of values, `[queries, value strips * 16]`.
-    sums: &'a mut [f32],
-    /// Largest score so far.
-    maxima: &'a mut [f32],
-    /// Sum of weights so far.
-    totals: &'a mut [f32],
-    /// What the sums so far are to be multiplied by.
-    scales: &'a mut [f32],
-}
-
-struct AttendTile<'a> {
-    queries: Queries<'a>,
-    memory: &'a [f32],
-    layout: KvLayout,
-    kv_head: usize,
-    blocks: &'a [BlockId],
-    running: Running<'a>,
-    out: &'a DisjointMut<'a, f32>,
-}
-
-impl Kernel for AttendTile<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
-        let AttendTile { queries, memory, layout, kv_head, blocks, running, out } = self;
-        let Running { q, scores, sums, maxima, totals, scales } = running;
-        let AttentionShape { heads, head_dim, eps, .. } = queries.op.shape;
-        let (count, padded) = (queries.count(), layout.value_strips() * STRIP);
-        for (query, q) in q.chunks_exact_mut(head_dim).enumerate() {
-            let (row, head) = queries.place(query);
-            l.call(PrepareHead {
-                x: &queries.qkv.row(row)[2 * head * head_dim..(2 * head + 1) * head_dim],
-                weight: queries.op.q_norm.as_slice(),
-                eps,
-                rotary: queries.op.rotary.row(row),
-                scale: 1.0 / (head_dim as f32).sqrt(),
-                out: q,
-            });
-        }
-        sums.fill(0.0);
-        maxima.fill(f32::NEG_INFINITY);
-        totals.fill(0.0);
-        let last = queries.position / KV_BLOCK_TOKENS;
-        for (index, &block) in blocks[..=last].iter().enumerate() {
-            let (keys, values) = memory[layout.range(block, kv_head)].split_at(layout.keys());
-            // The tile lies in its last block: only there is an edge.
-            let reach = if index < last {
-                Reach::All(KV_BLOCK_TOKENS)
-            } else {
-                Reach::Stair {
-                    first: queries.position % KV_BLOCK_TOKENS + 1,
-                    rows_per_step: queries.heads,
-                    limit: KV_BLOCK_TOKENS,
-                }
-            };
-            for strip in 0..reach.of(count - 1).div_ceil(STRIP) {
-                l.call(StripProduct {
-                    a: Strided { data: q, row: head_dim, col: 1 },
-                    rows: count,
-                    reach: Reach::All(head_dim),
-                    b: &keys[layout.key_strip(strip)],
-                    c: &mut scores[strip * STRIP..],
-                    c_row: KV_BLOCK_TOKENS,
-                    initial: Initial::Zero,
-                });
-            }
-            for (query, scores) in
-                scores.as_chunks_mut::<KV_BLOCK_TOKENS>().0.iter_mut().enumerate()
-            {
-                let (maximum, total) = (&mut maxima[query], &mut totals[query]);
-                scales[query] = weigh(l, scores, reach.of(query), maximum, total);
-            }
-            for strip in 0..layout.value_strips() {
-                l.call(StripProduct {
-                    a: Strided { data: scores, row: KV_BLOCK_TOKENS, col: 1 },
-                    rows: count,
-                    reach,
-                    b: &values[layout.value_strip(strip)],
-                    c: &mut sums[strip * STRIP..],
-                    c_row: padded,
-                    initial: Initial::Scaled(scales),
-                });
-            }
-        }
-        for (query, sums) in sums.chunks_exact(padded).enumerate() {
-            let (row, head) = queries.place(query);
-            let gate = &queries.qkv.row(row)[(2 * head + 1) * head_dim..(2 * head + 2) * head_dim];
-            let at = (row * heads + head) * head_dim;
-            // SAFETY: tiles share no row, and the tasks of a tile no head.
-            let out = unsafe { out.slice(at..at + head_dim) };
-            let inverse = l.splat(1.0 / totals[query]);
-            map(
-                l,
-                out,
-                [&sums[..head_dim], gate],
-                #[inline(always)]
-                |[sum, gate]| l.mul(l.mul(sum, inverse), sigmoid(l, gate)),
-            );
-        }
-    }
-}
-
-/// Turns the first `visible` scores of a block into weights against the running maximum, the others
-/// into zeros, and returns what everything before is to be multiplied by.
-#[inline(always)]
-fn weigh<L: Lanes>(
-    l: L,
-    scores: &mut [f32; KV_BLOCK_TOKENS],
-    visible: usize,
-    maximum: &mut f32,
-    total: &mut f32,
-) -> f32 {
-    scores[visible..].fill(f32::NEG_INFINITY);
-    let (vectors, _) = scores.as_chunks_mut::<LANES>();
-    let mut largest = l.splat(f32::NEG_INFINITY);
-    for scores in vectors.iter() {
-        largest = l.max(l.load(scores), largest);
-    }
-    let new_maximum = Scalar.max(l.largest(largest), *maximum);
-    let shift = l.splat(new_maximum);
-    let mut sum = l.splat(0.0);
-    for scores in vectors {
-        let weights = exp(l, l.sub(l.load(scores), shift));
-        l.store(weights, scores);
-        // A masked key adds a zero, which changes nothing.
-        sum = l.add(sum, weights);
-    }
-    let scale = exp(Scalar, *maximum - new_maximum);
-    *maximum = new_maximum;
-    *total = Scalar.fma(*total, scale, l.sum(sum));
-    scale
-}
-
-/// `out = rotate(norm(x) * weight) * scale`.
-struct PrepareHead<'a> {
-    x: &'a [f32],
-    weight: &'a [f32],
-    eps: f32,
-    /// Cosines, then sines, of the row.
-    rotary: &'a [f32],
-    scale: f32,
-    out: &'a mut [f32],
-}
-
-impl Kernel for PrepareHead<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
-        let PrepareHead { x, weight, eps, rotary, scale, out } = self;
-        normalise(l, x, weight, eps, out);
-        let half = rotary.len() / 2;
-        let (cosines, sines) = rotary.split_at(half);
-        let (first, second) = out[..2 * half].split_at_mut(half);
-        let pairs = first.chunks_mut(LANES).zip(second.chunks_mut(LANES));
-        let angles = cosines.chunks(LANES).zip(sines.chunks(LANES));
-        for ((first, second), (cosine, sine)) in pairs.zip(angles) {
-            let (a, b) = (l.load_part(first), l.load_part(second));
-            let (c, s) = (l.load_part(cosine), l.load_part(sine));
-            l.store_part(l.fnma(b, s, l.mul(a, c)), first);
-            l.store_part(l.fma(a, s, l.mul(b, c)), second);
-        }
-        let scale = l.splat(scale);
-        update(
-            l,
-            out,
-            [],
-            #[inline(always)]
-            |x, []| l.mul(x, scale),
-        );
-    }
 }
