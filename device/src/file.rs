@@ -1,51 +1,54 @@
-//! Read-only file mappings: how weights reach a rank without a copy of the file in its memory.
+//! Read-only file mappings: how weights get from a checkpoint into a device without a copy of the
+//! whole file in memory.
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 
 use crate::DeviceError;
 
-/// A file mapped for reading.
-///
-/// The mapping is private to the process and read page by page as it is touched. A file that another
-/// process truncates while it is mapped kills this one with SIGBUS at the next touch behind the new
-/// end: replace checkpoint files, never rewrite them in place.
+/// A file mapped into memory. Pages are read from disk when first touched, so a rank that takes a
+/// slice of a checkpoint reads only that slice.
 #[derive(Debug)]
 pub struct MappedFile {
     path: PathBuf,
-    /// None for an empty file, which cannot be mapped.
+    /// `None` for an empty file, which cannot be mapped.
     map: Option<Mmap>,
 }
 
 impl MappedFile {
-    /// Maps `path` whole.
-    pub fn open(path: &Path) -> Result<MappedFile, DeviceError> {
-        let fault = |source| DeviceError::File { path: path.to_path_buf(), source };
-        let file = File::open(path).map_err(fault)?;
-        let metadata = file.metadata().map_err(fault)?;
+    /// Maps the whole file as it is now. The file must not be cut short or rewritten in place while
+    /// the mapping lives: reading past a new end stops the process with SIGBUS. Replacing it by a
+    /// rename, as download tools do, is harmless.
+    pub fn open(path: impl AsRef<Path>) -> Result<MappedFile, DeviceError> {
+        let path = path.as_ref();
+        let failed = |source| DeviceError::File { path: path.to_path_buf(), source };
+        let file = File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {
-            return Err(fault(std::io::Error::other("not a regular file")));
+            return Err(failed(io::Error::other("not a regular file")));
         }
         let map = if metadata.len() == 0 {
             None
         } else {
-            // SAFETY: the mapping is read-only and only handed out as `&[u8]`. Memory safety further
-            // needs the file's content not to change while it is mapped, which no process can enforce
-            // on Linux; the type's documentation makes it the operator's duty, and every reader
-            // bounds-checks against the length taken here.
-            Some(unsafe { Mmap::map(&file) }.map_err(fault)?)
+            // SAFETY: what can go wrong is another process that changes the file in place: then the
+            // bytes change under a `&[u8]`, or reading them raises SIGBUS. Nothing short of copying
+            // the file prevents that. The mapping is read-only and private, this process never writes
+            // checkpoints, and everything read from it (lengths, offsets, numbers) is checked as it is
+            // read, so a changed file gives wrong numbers or ends the process, but no stray access.
+            Some(unsafe { Mmap::map(&file) }.map_err(failed)?)
         };
         Ok(MappedFile { path: path.to_path_buf(), map })
     }
 
-    /// The file's bytes.
+    /// What the file holds.
     pub fn bytes(&self) -> &[u8] {
         self.map.as_deref().unwrap_or_default()
     }
 
-    /// The file.
+    /// The path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -56,21 +59,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps_what_the_file_holds() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        assert_eq!(MappedFile::open(file.path()).unwrap().bytes(), b"");
-        std::fs::write(file.path(), b"weights").unwrap();
-        let mapped = MappedFile::open(file.path()).unwrap();
-        assert_eq!(mapped.bytes(), b"weights");
-        assert_eq!(mapped.path(), file.path());
+    fn bytes_are_those_of_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("weights");
+        for content in [&b""[..], b"x", &[7; 10_000]] {
+            std::fs::write(&path, content).unwrap();
+            let file = MappedFile::open(&path).unwrap();
+            assert_eq!(file.bytes(), content);
+            assert_eq!(file.path(), path);
+        }
     }
 
     #[test]
-    fn names_the_file_that_cannot_be_mapped() {
-        let error = MappedFile::open(Path::new("/nonexistent/model.safetensors")).unwrap_err();
-        assert!(error.to_string().starts_with("/nonexistent/model.safetensors: "), "{error}");
-        let folder = tempfile::tempdir().unwrap();
-        let error = MappedFile::open(folder.path()).unwrap_err();
-        assert!(error.to_string().contains("not a regular file"), "{error}");
+    fn a_file_replaced_by_rename_keeps_its_old_bytes() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, new) = (directory.path().join("weights"), directory.path().join("new"));
+        std::fs::write(&path, [1; 9000]).unwrap();
+        let file = MappedFile::open(&path).unwrap();
+        std::fs::write(&new, [2; 3]).unwrap();
+        std::fs::rename(&new, &path).unwrap();
+        assert_eq!(file.bytes(), [1; 9000]);
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_by_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let missing = directory.path().join("no-such-file");
+        let error = MappedFile::open(&missing).unwrap_err().to_string();
+        assert!(error.contains("no-such-file"), "{error}");
+        let error = MappedFile::open(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+        assert!(error.contains(&directory.path().display().to_string()), "{error}");
     }
 }

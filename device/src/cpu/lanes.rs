@@ -48,6 +48,12 @@ pub trait Lanes: Arithmetic {
     /// They must be readable.
     unsafe fn load_at(self, from: *const f32) -> Self::V;
 
+    /// The first [`LANES`] bf16 numbers at `from`, widened: their bits are the upper half of a float32.
+    ///
+    /// # Safety
+    /// They must be readable.
+    unsafe fn load_bf16_at(self, from: *const u16) -> Self::V;
+
     /// Writes [`LANES`] numbers at `to`.
     ///
     /// # Safety
@@ -239,6 +245,12 @@ impl Lanes for Portable {
         unsafe { *from.cast::<[f32; LANES]>() }
     }
     #[inline(always)]
+    unsafe fn load_bf16_at(self, from: *const u16) -> Self::V {
+        // SAFETY: as above.
+        let bits = unsafe { *from.cast::<[u16; LANES]>() };
+        std::array::from_fn(|lane| f32::from_bits((bits[lane] as u32) << 16))
+    }
+    #[inline(always)]
     unsafe fn store_at(self, v: Self::V, to: *mut f32) {
         // SAFETY: as above.
         unsafe { *to.cast::<[f32; LANES]>() = v }
@@ -319,6 +331,14 @@ mod avx2 {
         unsafe fn load_at(self, from: *const f32) -> __m256 {
             // SAFETY: the caller vouches for the numbers, `self` for the instructions.
             unsafe { _mm256_loadu_ps(from) }
+        }
+        #[inline(always)]
+        unsafe fn load_bf16_at(self, from: *const u16) -> __m256 {
+            // SAFETY: as above; the load takes any address.
+            unsafe {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            }
         }
         #[inline(always)]
         unsafe fn store_at(self, v: __m256, to: *mut f32) {

@@ -1,21 +1,22 @@
 //! Weight matrices packed for the kernels.
 //!
-//! A matrix `[out, in]` is cut into tiles of [`LANES`] outputs, each tile stored as `[in][LANES]`: a
+//! A matrix `[out, in]` is cut into tiles of [`TILE`] outputs, each tile stored as `[in][TILE]`: a
 //! kernel reads the weights of 16 outputs for one input from half a cache line, and a tile from front
 //! to back. Only the last tile is padded, with zeros.
 
-use crate::{DeviceError, MatrixPart, StorageType};
+use half::{bf16, f16};
 
 use super::Pool;
 use super::memory::Memory;
 use super::pool::DisjointMut;
+use crate::{DeviceError, MatrixPart, StorageType};
 
 /// Outputs of a tile.
-pub const LANES: usize = 16;
+pub const TILE: usize = 16;
 
 /// Bytes a packed `[outputs, inputs]` matrix takes, padding included.
 pub fn packed_bytes(outputs: usize, inputs: usize) -> u64 {
-    outputs.div_ceil(LANES) as u64 * LANES as u64 * inputs as u64 * 2
+    outputs.div_ceil(TILE) as u64 * TILE as u64 * inputs as u64 * 2
 }
 
 /// A weight matrix `[out, in]` in bf16 tiles.
@@ -32,34 +33,32 @@ impl PackedMatrix {
         let mut outputs = 0usize;
         for part in parts {
             check(part, inputs)?;
-            outputs += part.rows.len();
+            // Rows without columns take no bytes, so their number is not bounded yet.
+            outputs = outputs.saturating_add(part.rows.len());
         }
         if outputs == 0 || inputs == 0 {
             return Err(shape(format!("a matrix of {outputs} outputs and {inputs} inputs")));
         }
-        let tile_len = LANES * inputs;
+        let tile_len = TILE * inputs;
         let mut tiles = Memory::<u16>::zeroed(
             &format!("a packed matrix [{outputs}, {inputs}]"),
-            outputs.div_ceil(LANES) * tile_len,
+            outputs.div_ceil(TILE) * tile_len,
         )?;
-        // The stored row of every output, as bytes.
-        let mut rows: Vec<(&[u8], StorageType)> = Vec::with_capacity(outputs);
+        // The stored row of every output.
+        let mut rows = Vec::with_capacity(outputs);
         for part in parts {
             let size = part.dtype.size();
             for row in part.rows.clone() {
                 let start = (row * part.row_len + part.cols.start) * size;
-                rows.push((&part.bytes[start..start + inputs * size], part.dtype));
+                let bytes = &part.bytes[start..start + inputs * size];
+                rows.push(StoredRow { bytes, dtype: part.dtype });
             }
         }
-        let shared = DisjointMut::new(tiles.as_mut_slice());
-        pool.run(outputs.div_ceil(LANES), &|tile| {
+        let memory = DisjointMut::new(tiles.as_mut_slice());
+        pool.run(outputs.div_ceil(TILE), &|tile| {
             // SAFETY: task i takes only tile i.
-            let out = unsafe { shared.slice(tile * tile_len..(tile + 1) * tile_len) };
-            for (lane, &(bytes, dtype)) in rows[tile * LANES..].iter().take(LANES).enumerate() {
-                for k in 0..inputs {
-                    out[k * LANES + lane] = stored_bf16(bytes, dtype, k);
-                }
-            }
+            let out = unsafe { memory.slice(tile * tile_len..(tile + 1) * tile_len) };
+            pack_tile(&rows[tile * TILE..outputs.min((tile + 1) * TILE)], out);
         });
         Ok(PackedMatrix { tiles, outputs, inputs })
     }
@@ -76,10 +75,10 @@ impl PackedMatrix {
 
     /// Tiles, the last one possibly padded.
     pub fn tile_count(&self) -> usize {
-        self.outputs.div_ceil(LANES)
+        self.outputs.div_ceil(TILE)
     }
 
-    /// All tiles, end to end: bf16 bits, `[tile_count, inputs, LANES]`.
+    /// All tiles, end to end: bf16 bits, `[tile_count, inputs, TILE]`.
     pub fn tiles(&self) -> &[u16] {
         self.tiles.as_slice()
     }
@@ -114,17 +113,212 @@ fn check(part: &MatrixPart<'_>, inputs: usize) -> Result<(), DeviceError> {
     Ok(())
 }
 
-fn stored_bf16(bytes: &[u8], dtype: StorageType, index: usize) -> u16 {
-    let at = index * dtype.size();
-    match dtype {
-        StorageType::Bf16 => u16::from_le_bytes([bytes[at], bytes[at + 1]]),
-        StorageType::F16 => {
-            let wide = half::f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32();
-            half::bf16::from_f32(wide).to_bits()
+/// The numbers of one output as they lie in a file.
+struct StoredRow<'a> {
+    bytes: &'a [u8],
+    dtype: StorageType,
+}
+
+/// Packs up to [`TILE`] rows into one tile.
+fn pack_tile(rows: &[StoredRow<'_>], tile: &mut [u16]) {
+    let inputs = tile.as_chunks_mut::<TILE>().0;
+    for (lane, row) in rows.iter().enumerate() {
+        match row.dtype {
+            StorageType::Bf16 => pack_row(row.bytes, inputs, lane, u16::from_le_bytes),
+            StorageType::F16 => pack_row(row.bytes, inputs, lane, |bytes| {
+                // Widening is exact, so the number is rounded once.
+                bf16::from_f32(f16::from_le_bytes(bytes).to_f32()).to_bits()
+            }),
+            StorageType::F32 => pack_row(row.bytes, inputs, lane, |bytes| {
+                bf16::from_f32(f32::from_le_bytes(bytes)).to_bits()
+            }),
         }
-        StorageType::F32 => {
-            let wide = f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-            half::bf16::from_f32(wide).to_bits()
+    }
+}
+
+/// Writes the numbers of one row, `SIZE` bytes each, into its lane.
+fn pack_row<const SIZE: usize>(
+    bytes: &[u8],
+    inputs: &mut [[u16; TILE]],
+    lane: usize,
+    bf16: impl Fn([u8; SIZE]) -> u16,
+) {
+    for (lanes, &number) in inputs.iter_mut().zip(bytes.as_chunks().0) {
+        lanes[lane] = bf16(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A stored matrix of `count` numbers, `shift` bytes past an aligned address, and its numbers as
+    /// bf16 bits.
+    fn stored(dtype: StorageType, count: usize, shift: usize, seed: u64) -> (Vec<u8>, Vec<u16>) {
+        let mut bytes = vec![0xee; shift];
+        let mut bits = Vec::new();
+        let mut state = seed;
+        for _ in 0..count {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let word = (state >> 32) as u32;
+            match dtype {
+                StorageType::Bf16 => {
+                    bytes.extend((word as u16).to_le_bytes());
+                    bits.push(word as u16);
+                }
+                StorageType::F16 => {
+                    // Finite: the exponent's lowest bit cleared.
+                    let number = f16::from_bits(word as u16 & !0x0400);
+                    bytes.extend(number.to_le_bytes());
+                    bits.push(rounded(number.to_f32()));
+                }
+                StorageType::F32 => {
+                    let number = f32::from_bits(word & !0x0080_0000);
+                    bytes.extend(number.to_le_bytes());
+                    bits.push(rounded(number));
+                }
+            }
         }
+        (bytes, bits)
+    }
+
+    /// To the nearest bf16, ties to even, of a finite number: half a unit added to its bits, and one
+    /// less unless that makes the result even.
+    fn rounded(x: f32) -> u16 {
+        let bits = x.to_bits();
+        ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+    }
+
+    /// Row `output` of a packed matrix.
+    fn unpacked(matrix: &PackedMatrix, output: usize) -> Vec<u16> {
+        let tile_len = matrix.inputs() * TILE;
+        let tile = &matrix.tiles()[output / TILE * tile_len..][..tile_len];
+        tile.iter().skip(output % TILE).step_by(TILE).copied().collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn rectangles_of_every_type_and_alignment_are_packed(
+            parts in prop::collection::vec(
+                // Type, rows above, rows, rows below, columns left and right, shift.
+                (0usize..3, 0usize..4, 0usize..40, 0usize..3, 0usize..5, 0usize..5, 0usize..4),
+                1..4,
+            ),
+            inputs in 1usize..50,
+            seed: u64,
+        ) {
+            let types = [StorageType::Bf16, StorageType::F16, StorageType::F32];
+            let mut stores = Vec::new();
+            let mut expected = Vec::new();
+            for &(dtype, above, rows, below, left, right, shift) in &parts {
+                let row_len = left + inputs + right;
+                let count = (above + rows + below) * row_len;
+                let (bytes, bits) = stored(types[dtype], count, shift, seed);
+                for row in bits.chunks(row_len).skip(above).take(rows) {
+                    expected.push(row[left..left + inputs].to_vec());
+                }
+                stores.push(bytes);
+            }
+            let parts: Vec<MatrixPart<'_>> = parts
+                .iter()
+                .zip(&stores)
+                .map(|(&(dtype, above, rows, _, left, right, shift), bytes)| MatrixPart {
+                    bytes: &bytes[shift..],
+                    dtype: types[dtype],
+                    row_len: left + inputs + right,
+                    rows: above..above + rows,
+                    cols: left..left + inputs,
+                })
+                .collect();
+            let pool = Pool::new(2, None).unwrap();
+            let packed = PackedMatrix::pack(&pool, &parts);
+            if expected.is_empty() {
+                prop_assert!(packed.is_err());
+                return Ok(());
+            }
+            let packed = packed.unwrap();
+            prop_assert_eq!((packed.outputs(), packed.inputs()), (expected.len(), inputs));
+            for (output, row) in expected.iter().enumerate() {
+                prop_assert_eq!(&unpacked(&packed, output), row);
+            }
+            for padding in expected.len()..packed.tile_count() * TILE {
+                prop_assert_eq!(unpacked(&packed, padding), vec![0; inputs]);
+            }
+            prop_assert_eq!(packed.bytes(), size_of_val(packed.tiles()) as u64);
+        }
+    }
+
+    #[test]
+    fn numbers_are_rounded_to_the_nearest_even() {
+        let cases = [
+            (0x3f80_8000, 0x3f80), // Halfway, down to even.
+            (0x3f81_8000, 0x3f82), // Halfway, up to even.
+            (0x3f80_8001, 0x3f81), // Just above halfway.
+            (0x7f7f_ffff, 0x7f80), // The largest float32 becomes infinite.
+            (0xff80_0000, 0xff80), // Infinity.
+            (0x0000_8000, 0x0000), // Half the smallest bf16.
+            (0x8000_0000, 0x8000), // Minus zero.
+        ];
+        let bytes: Vec<u8> = cases.iter().flat_map(|(bits, _)| u32::to_le_bytes(*bits)).collect();
+        let dtype = StorageType::F32;
+        let part = MatrixPart { bytes: &bytes, dtype, row_len: 7, rows: 0..1, cols: 0..7 };
+        let packed = PackedMatrix::pack(&Pool::new(1, None).unwrap(), &[part]).unwrap();
+        assert_eq!(unpacked(&packed, 0), cases.map(|(_, expected)| expected));
+    }
+
+    #[test]
+    fn what_is_not_a_number_stays_so() {
+        let f16_nan = f16::NAN.to_le_bytes();
+        // A payload that rounding the bits would turn into an infinity.
+        let f32_nan = f32::from_bits(0x7f80_0001).to_le_bytes();
+        for (bytes, dtype) in [(&f16_nan[..], StorageType::F16), (&f32_nan, StorageType::F32)] {
+            let part = MatrixPart { bytes, dtype, row_len: 1, rows: 0..1, cols: 0..1 };
+            let packed = PackedMatrix::pack(&Pool::new(1, None).unwrap(), &[part]).unwrap();
+            assert!(bf16::from_bits(packed.tiles()[0]).is_nan());
+        }
+    }
+
+    #[test]
+    #[expect(clippy::reversed_empty_ranges, reason = "bad input on purpose")]
+    fn parts_that_do_not_fit_are_refused() {
+        let bytes = [0; 6 * 4 * 2];
+        let good = MatrixPart {
+            bytes: &bytes,
+            dtype: StorageType::Bf16,
+            row_len: 4,
+            rows: 0..6,
+            cols: 0..4,
+        };
+        let pool = Pool::new(1, None).unwrap();
+        PackedMatrix::pack(&pool, &[good.clone(), good.clone()]).unwrap();
+        let bad = [
+            vec![],
+            vec![MatrixPart { rows: 0..7, ..good.clone() }],
+            vec![MatrixPart { rows: 6..5, ..good.clone() }],
+            vec![MatrixPart { rows: 3..3, ..good.clone() }],
+            vec![MatrixPart { rows: 0..usize::MAX, ..good.clone() }],
+            vec![MatrixPart { cols: 0..5, ..good.clone() }],
+            vec![MatrixPart { cols: 3..2, ..good.clone() }],
+            vec![MatrixPart { cols: 2..2, ..good.clone() }],
+            vec![MatrixPart { row_len: usize::MAX, ..good.clone() }],
+            vec![MatrixPart { bytes: &bytes[1..], ..good.clone() }],
+            vec![MatrixPart { dtype: StorageType::F32, ..good.clone() }],
+            vec![good.clone(), MatrixPart { cols: 0..3, ..good }],
+        ];
+        for parts in bad {
+            let error = PackedMatrix::pack(&pool, &parts).err().unwrap();
+            assert!(matches!(error, DeviceError::Shape { op: "pack", .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn sizes_count_the_padding() {
+        assert_eq!(packed_bytes(16, 10), 320);
+        assert_eq!(packed_bytes(17, 10), 640);
+        assert_eq!(packed_bytes(248_320, 5120), 2_542_796_800);
     }
 }

@@ -8,6 +8,7 @@ pub mod elementwise;
 pub mod embed;
 pub mod kv_cache;
 mod lanes;
+pub mod limits;
 pub mod math;
 pub mod matmul;
 pub mod matrix;

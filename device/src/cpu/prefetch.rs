@@ -13,3 +13,17 @@ pub fn prefetch<T>(address: *const T) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
 }
+
+/// The same into the second cache level only: for what is needed later, in quantities that the first
+/// level and its few outstanding misses have no room for.
+#[inline(always)]
+pub fn prefetch_far<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as above.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}

@@ -1,0 +1,311 @@
+//! What this machine can do at best: the marks a benchmark holds the kernels against.
+//!
+//! Both are the best of many short samples, because anything else running on the machine can only
+//! make a sample slower. A kernel that beats one of them by more than noise proves the limit wrong.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use super::Pool;
+use super::memory::Memory;
+use super::prefetch::prefetch;
+use crate::DeviceError;
+
+/// How fast all threads together can read memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bandwidth {
+    /// The better of the two below.
+    pub bytes_per_second: f64,
+    /// Reading in order, the processor's own prefetcher alone at work.
+    pub plain: f64,
+    /// Reading with prefetch instructions ahead of the loads, in one or in four streams a thread.
+    pub prefetched: f64,
+    /// Size of what was read, at least four times the last-level cache.
+    pub buffer_bytes: u64,
+}
+
+/// How fast all threads together can do float32 arithmetic out of registers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FlopPeak {
+    /// Additions and multiplications a second.
+    pub flops_per_second: f64,
+    /// The instructions that reached it.
+    pub instructions: &'static str,
+}
+
+/// Assumed where the system does not tell the size of its caches.
+const ASSUMED_CACHE: u64 = 64 << 20;
+
+/// Samples of each kind that are taken however short the time.
+const MIN_ROUNDS: usize = 3;
+
+/// Measures the read bandwidth for about `seconds`.
+pub fn read_bandwidth(threads: usize, seconds: f64) -> Result<Bandwidth, DeviceError> {
+    let pool = Pool::new(threads, None)?;
+    let cache = last_level_cache().unwrap_or(ASSUMED_CACHE);
+    // Whole blocks a thread, so that every way of reading covers the same bytes.
+    let share = (4 * cache as usize).div_ceil(threads).next_multiple_of(1 << 20) / size_of::<u64>();
+    let mut memory = Memory::<u64>::zeroed("measuring the read bandwidth", share * threads)?;
+    // Pages that were never written may all be one zero page, which sits in the cache.
+    memory.as_mut_slice().fill(1);
+    let buffer = memory.as_slice();
+    let buffer_bytes = size_of_val(buffer) as u64;
+
+    // Words between a load and the prefetch issued with it, and streams a thread reads at once.
+    let ways = [(0, 1), (0, 4), (64, 1), (64, 4), (128, 1), (128, 4), (256, 1), (256, 4), (512, 1)];
+    let mut best = [0.0f64; 9];
+    repeat(seconds, || {
+        for (best, &(ahead, streams)) in best.iter_mut().zip(&ways) {
+            let start = Instant::now();
+            pool.run(threads, &|thread| {
+                let part = &buffer[thread * share..(thread + 1) * share];
+                black_box(read(part, ahead, streams));
+            });
+            *best = best.max(buffer_bytes as f64 / start.elapsed().as_secs_f64());
+        }
+    });
+    let best_of = |prefetched: bool| {
+        let chosen = ways.iter().zip(best).filter(|((ahead, _), _)| (*ahead > 0) == prefetched);
+        chosen.map(|(_, best)| best).fold(0.0, f64::max)
+    };
+    let (plain, prefetched) = (best_of(false), best_of(true));
+    Ok(Bandwidth { bytes_per_second: plain.max(prefetched), plain, prefetched, buffer_bytes })
+}
+
+/// Measures the arithmetic peak for about `seconds`.
+pub fn fma_peak(threads: usize, seconds: f64) -> Result<FlopPeak, DeviceError> {
+    let pool = Pool::new(threads, None)?;
+    let ways = chains::available();
+    let mut peak = FlopPeak { flops_per_second: 0.0, instructions: "" };
+    repeat(seconds, || {
+        for way in &ways {
+            let start = Instant::now();
+            pool.run(threads, &|_| {
+                black_box((way.run)(way.rounds));
+            });
+            let flops = (threads as u64 * way.rounds * way.flops_a_round) as f64;
+            let flops_per_second = flops / start.elapsed().as_secs_f64();
+            if flops_per_second > peak.flops_per_second {
+                peak = FlopPeak { flops_per_second, instructions: way.name };
+            }
+        }
+    });
+    Ok(peak)
+}
+
+/// Bytes of the largest cache this processor reports.
+pub fn last_level_cache() -> Option<u64> {
+    let indexes = std::fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
+    indexes
+        .flatten()
+        .filter_map(|index| std::fs::read_to_string(index.path().join("size")).ok())
+        .filter_map(|size| parse_size(size.trim()))
+        .max()
+}
+
+/// `32768K` and `64M` as the kernel writes them.
+fn parse_size(text: &str) -> Option<u64> {
+    let (number, unit) = match text.strip_suffix(['K', 'M', 'G']) {
+        Some(number) => (number, text.as_bytes()[text.len() - 1]),
+        None => (text, b' '),
+    };
+    let shift = match unit {
+        b'K' => 10,
+        b'M' => 20,
+        b'G' => 30,
+        _ => 0,
+    };
+    number.parse::<u64>().ok()?.checked_shl(shift)
+}
+
+/// Calls `round` until the time is up, and at least [`MIN_ROUNDS`] times.
+fn repeat(seconds: f64, mut round: impl FnMut()) {
+    let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
+    let start = Instant::now();
+    let mut rounds = 0;
+    while rounds < MIN_ROUNDS || start.elapsed() < limit {
+        round();
+        rounds += 1;
+    }
+}
+
+/// Reads all of `part` once, as `streams` equal pieces side by side, prefetching `ahead` words ahead
+/// of each (0: not at all).
+fn read(part: &[u64], ahead: usize, streams: usize) -> u64 {
+    match (streams, ahead) {
+        (1, 0) => read_streams::<1, false>(part, 0),
+        (1, _) => read_streams::<1, true>(part, ahead),
+        (_, 0) => read_streams::<4, false>(part, 0),
+        (_, _) => read_streams::<4, true>(part, ahead),
+    }
+}
+
+/// Words of a cache line.
+const LINE: usize = 8;
+
+fn read_streams<const STREAMS: usize, const PREFETCH: bool>(part: &[u64], ahead: usize) -> u64 {
+    let length = part.len() / STREAMS;
+    let pieces: [&[u64]; STREAMS] = std::array::from_fn(|s| &part[s * length..(s + 1) * length]);
+    let mut sums = [[0u64; LINE]; STREAMS];
+    for at in (0..length).step_by(LINE) {
+        for (piece, sum) in pieces.iter().zip(&mut sums) {
+            if PREFETCH {
+                prefetch(piece.as_ptr().wrapping_add(at + ahead));
+            }
+            let line = &piece[at..at + LINE];
+            sum.iter_mut().zip(line).for_each(|(sum, word)| *sum ^= word);
+        }
+    }
+    sums.as_flattened().iter().fold(0, |all, sum| all ^ sum)
+}
+
+/// Chains of dependent fused multiply-adds, enough of them side by side to hide their latency.
+mod chains {
+    use std::hint::black_box;
+
+    /// One way to compute.
+    pub struct Way {
+        pub name: &'static str,
+        /// Does this many rounds and returns something that depends on all of them.
+        pub run: fn(u64) -> f32,
+        /// Rounds of a sample: a few milliseconds.
+        pub rounds: u64,
+        pub flops_a_round: u64,
+    }
+
+    /// `x -> x * SHRINK + GROW` settles at 1, far from overflow and from subnormal numbers.
+    const SHRINK: f32 = 0.5;
+    const GROW: f32 = 0.5;
+
+    /// What this processor can run.
+    pub fn available() -> Vec<Way> {
+        let mut ways = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            if std::arch::is_x86_feature_detected!("avx512f") {
+                let flops_a_round = (x86::CHAINS_512 * 16 * 2) as u64;
+                // SAFETY: the processor has AVX-512F.
+                let run = |rounds| unsafe { x86::avx512(rounds) };
+                ways.push(Way { name: "avx512f", run, rounds: 500_000, flops_a_round });
+            }
+            if std::arch::is_x86_feature_detected!("avx2")
+                && std::arch::is_x86_feature_detected!("fma")
+            {
+                let flops_a_round = (x86::CHAINS_256 * 8 * 2) as u64;
+                // SAFETY: the processor has AVX2 and FMA.
+                let run = |rounds| unsafe { x86::avx2(rounds) };
+                ways.push(Way { name: "avx2+fma", run, rounds: 1_000_000, flops_a_round });
+            }
+        }
+        if ways.is_empty() {
+            let flops_a_round = (CHAINS * LANES * 2) as u64;
+            ways.push(Way { name: "portable", run: portable, rounds: 50_000, flops_a_round });
+        }
+        ways
+    }
+
+    const CHAINS: usize = 16;
+    const LANES: usize = 4;
+
+    fn portable(rounds: u64) -> f32 {
+        let (shrink, grow) = (black_box(SHRINK), black_box(GROW));
+        let mut chains = [[black_box(2.0f32); LANES]; CHAINS];
+        for _ in 0..rounds {
+            for x in chains.as_flattened_mut() {
+                *x = x.mul_add(shrink, grow);
+            }
+        }
+        chains.as_flattened().iter().sum()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    mod x86 {
+        use std::arch::x86_64::*;
+        use std::hint::black_box;
+
+        use super::{GROW, SHRINK};
+
+        /// Of 16 registers, two hold the constants.
+        pub const CHAINS_256: usize = 12;
+        /// Of 32 registers.
+        pub const CHAINS_512: usize = 16;
+
+        #[target_feature(enable = "avx2,fma")]
+        pub fn avx2(rounds: u64) -> f32 {
+            let shrink = _mm256_set1_ps(black_box(SHRINK));
+            let grow = _mm256_set1_ps(black_box(GROW));
+            let mut chains = [_mm256_set1_ps(black_box(2.0)); CHAINS_256];
+            for _ in 0..rounds {
+                for x in &mut chains {
+                    *x = _mm256_fmadd_ps(*x, shrink, grow);
+                }
+            }
+            let sum = chains.into_iter().reduce(|a, b| _mm256_add_ps(a, b));
+            sum.map_or(0.0, |sum| _mm256_cvtss_f32(sum))
+        }
+
+        #[target_feature(enable = "avx512f")]
+        pub fn avx512(rounds: u64) -> f32 {
+            let shrink = _mm512_set1_ps(black_box(SHRINK));
+            let grow = _mm512_set1_ps(black_box(GROW));
+            let mut chains = [_mm512_set1_ps(black_box(2.0)); CHAINS_512];
+            for _ in 0..rounds {
+                for x in &mut chains {
+                    *x = _mm512_fmadd_ps(*x, shrink, grow);
+                }
+            }
+            let sum = chains.into_iter().reduce(|a, b| _mm512_add_ps(a, b));
+            sum.map_or(0.0, |sum| _mm512_cvtss_f32(sum))
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn every_chain_does_its_rounds() {
+            for way in available() {
+                // The chains close in on 1 by halves: after 3 rounds each stands at 1.125.
+                let chains = way.flops_a_round / 2;
+                let after = |rounds| (way.run)(rounds);
+                assert!(after(3) > after(30), "{}", way.name);
+                assert_eq!(after(3) / after(200), 1.125, "{} {chains}", way.name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_the_kernel_writes_them() {
+        assert_eq!(parse_size("32768K"), Some(32 << 20));
+        assert_eq!(parse_size("8M"), Some(8 << 20));
+        assert_eq!(parse_size("512"), Some(512));
+        assert_eq!(parse_size("K"), None);
+        assert_eq!(parse_size(""), None);
+    }
+
+    #[test]
+    fn every_way_of_reading_reads_every_word() {
+        let mut part: Vec<u64> = (0..4 * LINE as u64 * 100).map(|x| x * x).collect();
+        let all = part.iter().fold(0, |all, word| all ^ word);
+        for (ahead, streams) in [(0, 1), (0, 4), (64, 1), (64, 4)] {
+            assert_eq!(read(&part, ahead, streams), all);
+        }
+        part[777] ^= 1 << 60;
+        assert_eq!(read(&part, 64, 4), all ^ (1 << 60));
+    }
+
+    #[test]
+    fn the_buffer_exceeds_the_cache_and_the_limits_are_positive() {
+        let bandwidth = read_bandwidth(2, 0.0).unwrap();
+        assert!(bandwidth.buffer_bytes >= 4 * last_level_cache().unwrap_or(0));
+        assert!(bandwidth.plain > 0.0 && bandwidth.prefetched > 0.0);
+        assert_eq!(bandwidth.bytes_per_second, bandwidth.plain.max(bandwidth.prefetched));
+        assert!(fma_peak(2, 0.0).unwrap().flops_per_second > 0.0);
+    }
+}
