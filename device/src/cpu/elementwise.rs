@@ -141,3 +141,81 @@ impl Kernel for SwiGlu<'_> {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::Simd;
+    use crate::cpu::lanes::Scalar;
+    use crate::cpu::testing::{Numbers, bits, device, devices};
+
+    const SIZES: [[usize; 2]; 5] = [[1, 1], [3, 13], [2, 64], [5, 1030], [1, 20_000]];
+
+    #[test]
+    fn sums_are_those_of_the_numbers_one_by_one() {
+        for [rows, cols] in SIZES {
+            let mut numbers = Numbers(1);
+            let x = numbers.tensor(rows, cols, -2.0, 2.0);
+            let y = numbers.tensor(rows, cols, -2.0, 2.0);
+            let sum = |y: &dyn Fn(usize) -> f32| -> Vec<f32> {
+                x.as_slice().iter().enumerate().map(|(i, x)| x + y(i)).collect()
+            };
+            let with_y = sum(&|i| y.as_slice()[i]);
+            let with_bias = sum(&|i| y.row(0)[i % cols]);
+            let bias = CpuTensor::from_slice(y.row(0), cols).unwrap();
+            for device in devices() {
+                let mut found = CpuTensor::from_slice(x.as_slice(), cols).unwrap();
+                add(&device, &mut found, &y).unwrap();
+                assert_eq!(bits(found.as_slice()), bits(&with_y));
+                let mut found = CpuTensor::from_slice(x.as_slice(), cols).unwrap();
+                add_bias(&device, &mut found, &bias).unwrap();
+                assert_eq!(bits(found.as_slice()), bits(&with_bias));
+            }
+        }
+    }
+
+    #[test]
+    fn swiglu_is_that_of_the_numbers_one_by_one() {
+        for [rows, cols] in SIZES {
+            let gate_up = Numbers(2).tensor(rows, 2 * cols, -9.0, 9.0);
+            let expected: Vec<f32> = (0..rows * cols)
+                .map(|i| (gate_up.row(i / cols), i % cols))
+                .map(|(row, col)| silu(Scalar, row[col]) * row[cols + col])
+                .collect();
+            for device in devices() {
+                let mut out = CpuTensor::zeroed(rows, cols).unwrap();
+                swiglu(&device, &gate_up, &mut out).unwrap();
+                assert_eq!(bits(out.as_slice()), bits(&expected));
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_gathered_in_any_order_any_number_of_times() {
+        let x = Numbers(3).tensor(5, 7, -1.0, 1.0);
+        let rows = [4, 0, 0, 3];
+        let mut out = CpuTensor::zeroed(4, 7).unwrap();
+        gather_rows(&device(2, Simd::detect()), &x, &rows, &mut out).unwrap();
+        for (i, row) in rows.into_iter().enumerate() {
+            assert_eq!(out.row(i), x.row(row));
+        }
+    }
+
+    #[test]
+    fn operands_that_do_not_fit_are_refused() {
+        let device = device(1, Simd::detect());
+        let tensor = |rows, cols| CpuTensor::zeroed(rows, cols).unwrap();
+        let refused = |result: Result<(), DeviceError>, what: &str| {
+            let error = result.err().unwrap();
+            assert!(matches!(error, DeviceError::Shape { .. }), "{error}");
+            assert!(error.to_string().contains(what), "{error}");
+        };
+        refused(add(&device, &mut tensor(2, 3), &tensor(3, 2)), "add: [2, 3] += [3, 2]");
+        refused(add_bias(&device, &mut tensor(2, 3), &tensor(1, 2)), "[2, 3] += [1, 2]");
+        refused(add_bias(&device, &mut tensor(2, 3), &tensor(2, 3)), "[2, 3] += [2, 3]");
+        refused(swiglu(&device, &tensor(2, 5), &mut tensor(2, 3)), "swiglu: [2, 5] into [2, 3]");
+        refused(swiglu(&device, &tensor(1, 6), &mut tensor(2, 3)), "[1, 6] into [2, 3]");
+        refused(gather_rows(&device, &tensor(2, 3), &[0], &mut tensor(2, 3)), "1 rows of [2, 3]");
+        refused(gather_rows(&device, &tensor(2, 3), &[2], &mut tensor(1, 3)), "row 2 of 2");
+    }
+}

@@ -154,3 +154,64 @@ impl CpuKvCache {
         self.shape.blocks * self.shape.kv_heads * self.layout().numbers()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_of_a_block_has_its_own_place() {
+        let shape = KvShape { layers: 2, kv_heads: 3, head_dim: 20, blocks: 4 };
+        let mut cache = CpuKvCache::new(shape).unwrap();
+        let layout = cache.layout();
+        let mut ranges: Vec<Range<usize>> = (0..4)
+            .flat_map(|block| (0..3).map(move |head| layout.range(BlockId(block), head)))
+            .collect();
+        ranges.sort_by_key(|range| range.start);
+        assert_eq!(ranges[0].start, 0);
+        assert_eq!(ranges[11].end, cache.layer(1).len());
+        assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
+
+        let number = |token: usize, i: usize| (token * 100 + i) as f32;
+        let keys: Vec<f32> =
+            (0..64).flat_map(|token| (0..20).map(move |i| -number(token, i))).collect();
+        let values: Vec<f32> = keys.iter().map(|x| -x).collect();
+        let range = layout.range(BlockId(2), 1);
+        let block = &mut cache.layer_mut(1)[range.clone()];
+        // In two pieces, as a prompt and what follows it.
+        layout.write(block, 50, &keys[50 * 20..], |i| &values[(50 + i) * 20..][..20]);
+        layout.write(block, 0, &keys[..50 * 20], |i| &values[i * 20..][..20]);
+        let (key_part, value_part) = cache.layer(1)[range.clone()].split_at(layout.keys());
+        for (token, i) in (0..64).flat_map(|token| (0..20).map(move |i| (token, i))) {
+            let key = key_part[layout.key_strip(token / 16)][i * 16 + token % 16];
+            let value = value_part[layout.value_strip(i / 16)][token * 16 + i % 16];
+            assert_eq!((key, value), (-number(token, i), number(token, i)));
+        }
+        let outside =
+            [&cache.layer(1)[..range.start], &cache.layer(1)[range.end..], cache.layer(0)];
+        assert!(outside.concat().iter().all(|&x| x == 0.0));
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused_by_name() {
+        for shape in [
+            KvShape { layers: 1, kv_heads: 1, head_dim: 256, blocks: usize::MAX },
+            KvShape { layers: 1 << 20, kv_heads: 1 << 20, head_dim: 1 << 20, blocks: 1 << 20 },
+            KvShape { layers: 1, kv_heads: 1, head_dim: usize::MAX, blocks: 1 },
+            KvShape { layers: 16, kv_heads: 4, head_dim: 256, blocks: 1 << 28 },
+        ] {
+            let error = CpuKvCache::new(shape).err().unwrap();
+            assert!(
+                matches!(&error, DeviceError::OutOfMemory { what, .. } if what == "the KV cache"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_cache_takes_what_its_shape_says_for_heads_of_whole_strips() {
+        let shape = KvShape { layers: 3, kv_heads: 2, head_dim: 64, blocks: 5 };
+        let cache = CpuKvCache::new(shape).unwrap();
+        assert_eq!((cache.memory.as_slice().len() * 4) as u64, shape.bytes());
+    }
+}

@@ -1,7 +1,7 @@
 //! exp, sigmoid, silu and softplus, written once over [`Arithmetic`]: one number, eight in plain Rust
 //! and eight in a vector register go through the same operations and agree in every bit.
 
-use super::lanes::{Arithmetic, LANES, Lanes, Scalar};
+use super::lanes::{Arithmetic, LANES, Lanes};
 
 /// `e^x` to within one unit in the last place over the whole range, subnormal results included;
 /// infinity from 88.72284 on, zero below -103.97.
@@ -44,10 +44,22 @@ pub fn silu<A: Arithmetic>(a: A, x: A::V) -> A::V {
     a.div(x, a.add(a.splat(1.0), exp(a, a.sub(a.splat(0.0), x))))
 }
 
-/// `ln(1 + e^x)`, for one number; exact to rounding where the sum is all `x` or all `e^x`.
+/// `ln(1 + e^x)` as `max(x, 0) + ln(1 + e^-|x|)`, which loses nothing at either end.
 #[inline(always)]
-pub fn softplus(x: f32) -> f32 {
-    Scalar.max(x, 0.0) + exp(Scalar, -x.abs()).ln_1p()
+pub fn softplus<A: Arithmetic>(a: A, x: A::V) -> A::V {
+    // ln(1 + y) = 2 artanh(s) with s = y / (2 + y), at most 1/3; (artanh(s) / s - 1) / s^2 as a
+    // polynomial in s^2, best in the sense that the relative error of the result is least: 4.5e-9.
+    const C: [f32; 4] = [0.333_332_1, 0.200_107_66, 0.140_008_4, 0.140_063_33];
+
+    let zero = a.splat(0.0);
+    let y = exp(a, a.min(x, a.sub(zero, x)));
+    let s = a.div(y, a.add(y, a.splat(2.0)));
+    let (s2, twice) = (a.mul(s, s), a.add(s, s));
+    let mut p = a.splat(C[3]);
+    for &c in C[..3].iter().rev() {
+        p = a.fma(p, s2, a.splat(c));
+    }
+    a.add(a.max(x, zero), a.fma(a.mul(twice, s2), p, twice))
 }
 
 /// Sum of squares. Numbers go round four vectors of eight lanes, then the vectors and the lanes are
@@ -122,13 +134,14 @@ pub fn update<L: Lanes, const N: usize>(
 mod tests {
     use super::*;
     use crate::cpu::Simd;
-    use crate::cpu::lanes::Kernel;
+    use crate::cpu::lanes::{Kernel, Scalar};
 
     #[derive(Clone, Copy, Debug)]
     enum Function {
         Exp,
         Sigmoid,
         Silu,
+        Softplus,
     }
 
     /// A function over a slice, in vectors and a tail.
@@ -164,6 +177,15 @@ mod tests {
                     #[inline(always)]
                     |[x]| silu(l, x),
                 ),
+                Function::Softplus => {
+                    map(
+                        l,
+                        &mut out,
+                        [self.1],
+                        #[inline(always)]
+                        |[x]| softplus(l, x),
+                    );
+                }
             }
             out
         }
@@ -174,10 +196,12 @@ mod tests {
             Function::Exp => exp(Scalar, x),
             Function::Sigmoid => sigmoid(Scalar, x),
             Function::Silu => silu(Scalar, x),
+            Function::Softplus => softplus(Scalar, x),
         }
     }
 
-    const FUNCTIONS: [Function; 3] = [Function::Exp, Function::Sigmoid, Function::Silu];
+    const FUNCTIONS: [Function; 4] =
+        [Function::Exp, Function::Sigmoid, Function::Silu, Function::Softplus];
 
     /// Numbers of every sign and exponent, close together where it matters, and the special ones.
     fn samples() -> Vec<f32> {
@@ -242,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_exact_to_rounding() {
+    fn results_are_within_a_few_units_in_the_last_place() {
         let mut worst = [0.0f64; 4];
         for x in samples() {
             let exact = f64::from(x).exp();
@@ -252,14 +276,14 @@ mod tests {
                 // Below 1e-37 the exponential is infinite before the quotient is zero.
                 if x < -87.0 { 0.0 } else { error(sigmoid(Scalar, x), sigmoid_of) },
                 if x < -87.0 { 0.0 } else { error(silu(Scalar, x), f64::from(x) * sigmoid_of) },
-                error(softplus(x), if x > 700.0 { f64::from(x) } else { exact.ln_1p() }),
+                error(softplus(Scalar, x), if x > 700.0 { f64::from(x) } else { exact.ln_1p() }),
             ];
             for (worst, error) in worst.iter_mut().zip(errors) {
                 *worst = worst.max(error);
             }
         }
         let [exp, sigmoid, silu, softplus] = worst;
-        assert!(exp < 1.0 && sigmoid < 2.5 && silu < 2.5 && softplus < 2.0, "{worst:?}");
+        assert!(exp < 1.0 && sigmoid < 2.5 && silu < 2.5 && softplus < 3.0, "{worst:?}");
     }
 
     #[test]
@@ -282,9 +306,12 @@ mod tests {
         assert_eq!(bits(silu(Scalar, -0.0)), bits(-0.0));
         assert_eq!(bits(silu(Scalar, -200.0)), bits(-0.0));
         assert_eq!(silu(Scalar, 200.0), 200.0);
-        assert_eq!(softplus(0.0), std::f32::consts::LN_2);
-        assert_eq!([softplus(inf), softplus(-inf), softplus(1e30)], [inf, 0.0, 1e30]);
-        assert!(softplus(nan).is_nan());
+        assert_eq!(softplus(Scalar, 0.0), std::f32::consts::LN_2);
+        assert_eq!(
+            [softplus(Scalar, inf), softplus(Scalar, -inf), softplus(Scalar, 1e30)],
+            [inf, 0.0, 1e30]
+        );
+        assert!(softplus(Scalar, nan).is_nan());
     }
 
     #[test]

@@ -70,3 +70,63 @@ impl Kernel for NormRow<'_> {
         normalise(l, self.x, self.weight, self.eps, self.out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::Simd;
+    use crate::cpu::testing::{Numbers, bits, device, devices, relative_error};
+
+    fn run(device: &CpuDevice, x: &CpuTensor, weight: &CpuTensor) -> CpuTensor {
+        let mut out = CpuTensor::zeroed(x.rows(), x.cols()).unwrap();
+        rms_norm(device, x, weight, 1e-6, &mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn rows_are_divided_by_their_size_and_weighted() {
+        for cols in [1, 7, 8, 33, 96, 1000] {
+            let mut numbers = Numbers(cols as u64);
+            let (x, weight) =
+                (numbers.tensor(3, cols, -3.0, 3.0), numbers.tensor(1, cols, 0.0, 2.0));
+            let out = run(&device(2, Simd::detect()), &x, &weight);
+            for row in 0..3 {
+                let x: Vec<f64> = x.row(row).iter().map(|&x| f64::from(x)).collect();
+                let mean = x.iter().map(|x| x * x).sum::<f64>() / cols as f64;
+                let weights = weight.row(0).iter().map(|&w| f64::from(w));
+                let expected: Vec<f64> =
+                    x.iter().zip(weights).map(|(x, w)| x / (mean + 1e-6).sqrt() * w).collect();
+                assert!(relative_error(out.row(row), &expected) < 1e-6);
+            }
+        }
+    }
+
+    #[test]
+    fn neither_company_nor_threads_nor_instructions_change_a_bit() {
+        let mut numbers = Numbers(1);
+        let (x, weight) = (numbers.tensor(37, 93, -3.0, 3.0), numbers.tensor(1, 93, 0.0, 2.0));
+        let together = run(&device(1, Simd::detect()), &x, &weight);
+        for device in devices() {
+            assert_eq!(bits(run(&device, &x, &weight).as_slice()), bits(together.as_slice()));
+        }
+        for row in 0..x.rows() {
+            let alone = CpuTensor::from_slice(x.row(row), 93).unwrap();
+            let alone = run(&device(1, Simd::detect()), &alone, &weight);
+            assert_eq!(bits(alone.as_slice()), bits(together.row(row)));
+        }
+    }
+
+    #[test]
+    fn operands_that_do_not_fit_are_refused() {
+        let device = device(1, Simd::detect());
+        let tensor = |rows, cols| CpuTensor::zeroed(rows, cols).unwrap();
+        for (weight, mut out) in [
+            (tensor(1, 3), tensor(2, 4)),
+            (tensor(2, 4), tensor(2, 4)),
+            (tensor(1, 4), tensor(1, 4)),
+        ] {
+            let error = rms_norm(&device, &tensor(2, 4), &weight, 1e-6, &mut out).err().unwrap();
+            assert!(matches!(error, DeviceError::Shape { op: "rms_norm", .. }), "{error}");
+        }
+    }
+}

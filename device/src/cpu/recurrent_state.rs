@@ -105,3 +105,47 @@ impl CpuRecurrentState {
         self.layout
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: LinearShape =
+        LinearShape { key_heads: 2, value_heads: 4, key_dim: 32, value_dim: 48, kernel: 4 };
+
+    #[test]
+    fn slots_layers_and_heads_have_their_own_places() {
+        let state = CpuRecurrentState::new(SHAPE, 3, 2).unwrap();
+        let (layout, mut matrices, mut histories) = (state.layout(), Vec::new(), Vec::new());
+        for (slot, layer) in (0..2).flat_map(|slot| (0..3).map(move |layer| (SlotId(slot), layer)))
+        {
+            histories.push(layout.history(slot, layer));
+            matrices.extend((0..4).map(|head| layout.matrix(slot, layer, head)));
+        }
+        for (mut ranges, memory) in [(matrices, &state.matrices), (histories, &state.history)] {
+            ranges.sort_by_key(|range| range.start);
+            assert_eq!(ranges[0].start, 0);
+            assert_eq!(ranges.last().unwrap().end, memory.as_slice().len());
+            assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
+        }
+    }
+
+    #[test]
+    fn a_state_takes_what_its_shape_says_for_heads_of_whole_strips() {
+        let state = CpuRecurrentState::new(SHAPE, 3, 2).unwrap();
+        let numbers = state.matrices.as_slice().len() + state.history.as_slice().len();
+        assert_eq!((numbers * 4) as u64, SHAPE.state_bytes() * 6);
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused_by_name() {
+        let error = CpuRecurrentState::new(SHAPE, 64, usize::MAX).err().unwrap();
+        assert!(
+            matches!(&error, DeviceError::OutOfMemory { what, .. } if what == "the recurrent state"),
+            "{error}"
+        );
+        let shape = LinearShape { value_heads: 0, kernel: usize::MAX, ..SHAPE };
+        let error = CpuRecurrentState::new(shape, 1, 1).err().unwrap();
+        assert!(error.to_string().contains("the convolution state"), "{error}");
+    }
+}

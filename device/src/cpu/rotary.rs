@@ -38,3 +38,43 @@ pub fn rotary(
     });
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::Simd;
+    use crate::cpu::testing::device;
+    use crate::{Recurrence, SlotId};
+
+    fn segment(first_row: usize, rows: usize, position: usize) -> Segment<'static> {
+        let recurrence = Recurrence::Stepwise;
+        Segment { slot: SlotId(0), first_row, rows, position, recurrence, blocks: &[] }
+    }
+
+    #[test]
+    fn each_row_has_the_angles_of_its_position() {
+        let frequencies = [1.0, 0.1, 1e-7];
+        let segments =
+            [segment(0, 2, 0), segment(2, 0, 9), segment(2, 1, 70), segment(3, 2, 250_000)];
+        let mut out = CpuTensor::zeroed(5, 6).unwrap();
+        rotary(&device(2, Simd::detect()), &segments, &frequencies, &mut out).unwrap();
+        for (row, position) in [0u32, 1, 70, 250_000, 250_001].into_iter().enumerate() {
+            for (j, frequency) in frequencies.into_iter().enumerate() {
+                let angle = f64::from(position as f32 * frequency);
+                assert_eq!(out.row(row)[j], angle.cos() as f32, "cosine {j} at {position}");
+                assert_eq!(out.row(row)[3 + j], angle.sin() as f32, "sine {j} at {position}");
+            }
+        }
+    }
+
+    #[test]
+    fn operands_that_do_not_fit_are_refused() {
+        let device = device(1, Simd::detect());
+        let mut out = CpuTensor::zeroed(2, 6).unwrap();
+        let mut refused = |segments: &[Segment<'_>], frequencies: &[f32]| {
+            rotary(&device, segments, frequencies, &mut out).err().unwrap().to_string()
+        };
+        assert!(refused(&[segment(0, 1, 0)], &[0.0; 3]).contains("segments cover 1 of 2 rows"));
+        assert!(refused(&[segment(0, 2, 0)], &[0.0; 2]).contains("2 frequencies into rows of 6"));
+    }
+}

@@ -95,3 +95,102 @@ impl Kernel for Stats<'_> {
         Some((argmax, sum))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::Simd;
+    use crate::cpu::testing::{Numbers, device, devices};
+
+    fn stats(
+        device: &CpuDevice,
+        row: &[f32],
+        target: Option<usize>,
+    ) -> Result<RowStats, DeviceError> {
+        let logits = CpuTensor::from_slice(row, row.len()).unwrap();
+        row_stats(device, &logits, &[target]).map(|stats| stats[0])
+    }
+
+    #[test]
+    fn maximum_sum_and_target_are_those_of_the_row() {
+        for cols in [1, 5, 8, 250, 10_001] {
+            let logits = Numbers(1).tensor(3, cols, -20.0, 20.0);
+            let targets = [None, Some(cols / 2), Some(cols - 1)];
+            let all: Vec<Vec<RowStats>> = devices()
+                .iter()
+                .map(|device| row_stats(device, &logits, &targets).unwrap())
+                .collect();
+            for found in &all {
+                // Equal down to the bits of the sum.
+                assert_eq!(*found, all[0]);
+            }
+            for (row, found) in all[0].iter().enumerate() {
+                let x = logits.row(row);
+                let max = x.iter().copied().fold(f32::MIN, f32::max);
+                assert_eq!(found.max, max);
+                assert_eq!(Some(found.argmax), x.iter().position(|&x| x == max));
+                assert_eq!(found.target, targets[row].map(|target| x[target]));
+                let sum: f64 = x.iter().map(|&x| (f64::from(x) - f64::from(max)).exp()).sum();
+                assert!((found.sum_exp - sum).abs() < 1e-6 * sum, "{} {sum}", found.sum_exp);
+            }
+        }
+    }
+
+    /// D3: equal logits, the lowest id wins on every path.
+    #[test]
+    fn of_equal_logits_the_first_is_taken_wherever_they_are() {
+        for device in devices() {
+            for (first, second) in [(0, 1), (7, 8), (3, 99), (90, 98), (96, 99), (97, 98)] {
+                let mut row = [-1.0; 100];
+                (row[first], row[second]) = (5.0, 5.0);
+                assert_eq!(stats(&device, &row, None).unwrap().argmax, first);
+            }
+            let found = stats(&device, &[-1.0, -0.0, 0.0, -0.0], None).unwrap();
+            assert_eq!((found.argmax, found.max.to_bits()), (1, (-0.0f32).to_bits()));
+        }
+    }
+
+    #[test]
+    fn masked_logits_count_for_nothing() {
+        let mut row = [f32::NEG_INFINITY; 20];
+        row[11] = -3.0;
+        let found = stats(&device(1, Simd::detect()), &row, Some(4)).unwrap();
+        assert_eq!((found.argmax, found.max, found.sum_exp), (11, -3.0, 1.0));
+        assert_eq!(found.target, Some(f32::NEG_INFINITY));
+    }
+
+    #[test]
+    fn nothing_is_chosen_among_numbers_that_are_none() {
+        for device in devices() {
+            for col in [0, 7, 8, 16] {
+                let mut row = [1.0; 17];
+                row[col] = f32::NAN;
+                let logits = CpuTensor::from_slice(&[[1.0; 17], row].concat(), 17).unwrap();
+                let error = row_stats(&device, &logits, &[None, None]).err().unwrap().to_string();
+                assert!(
+                    error.contains(&format!("logit {col} of row 1 is not a number")),
+                    "{error}"
+                );
+                row[col] = f32::INFINITY;
+                let error = stats(&device, &row, None).err().unwrap().to_string();
+                assert!(error.contains("largest logit of row 0 is infinite"), "{error}");
+            }
+            let error = stats(&device, &[f32::NEG_INFINITY; 9], None).err().unwrap().to_string();
+            assert!(error.contains("largest logit of row 0 is infinite"), "{error}");
+        }
+    }
+
+    #[test]
+    fn operands_that_do_not_fit_are_refused() {
+        let device = device(1, Simd::detect());
+        let refused = |logits: &CpuTensor, targets: &[Option<usize>]| {
+            let error = row_stats(&device, logits, targets).err().unwrap();
+            assert!(matches!(error, DeviceError::Shape { op: "row_stats", .. }), "{error}");
+            error.to_string()
+        };
+        let logits = CpuTensor::zeroed(2, 5).unwrap();
+        assert!(refused(&logits, &[None]).contains("[2, 5] with 1 targets"));
+        assert!(refused(&logits, &[None, Some(5)]).contains("target 5 of 5 columns"));
+        assert!(refused(&CpuTensor::zeroed(1, 0).unwrap(), &[None]).contains("[1, 0]"));
+    }
+}

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::chunked::{self, Chunk, ChunkMemory, KeyProducts};
 use super::conv::{Channels, transpose_taps};
-use super::gates::{keep_gate, write_gate};
+use super::gates::{keep_gates, write_gates};
 use super::stepwise::Steps;
 use crate::cpu::CpuDevice;
 use crate::cpu::lanes::{Kernel, Lanes};
@@ -209,9 +209,11 @@ fn prepare_values<L: Lanes>(
         task.channels.prefetch(first + i, write_at, 1);
         task.channels.prefetch(first + i, write_at + shape.value_heads, 1);
         let projection = task.channels.row(first + i);
-        memory.write[i] = write_gate(projection[write_at]);
-        memory.keep[i] = keep_gate(projection[write_at + shape.value_heads], dt_bias, decay);
+        memory.write[i] = projection[write_at];
+        memory.keep[i] = projection[write_at + shape.value_heads];
     }
+    write_gates(l, &mut memory.write[..rows]);
+    keep_gates(l, &mut memory.keep[..rows], dt_bias, decay);
 }
 
 /// Values become outputs, the matrix the one after the piece.
