@@ -50,6 +50,13 @@ pub struct CpuOptions {
     pub simd: Option<Simd>,
 }
 
+impl Default for CpuOptions {
+    /// One thread, wherever the system puts it, with the best kernels.
+    fn default() -> CpuOptions {
+        CpuOptions { threads: 1, cpus: None, simd: None }
+    }
+}
+
 /// One rank's share of the machine.
 pub struct CpuDevice {
     pool: Pool,
