@@ -21,5 +21,6 @@ mod state;
 
 pub use params::SamplingDefaults;
 pub use prompt::TextSide;
+pub use reply::unix_seconds;
 pub use server::listen;
 pub use state::{App, ServedModel, Serving};

@@ -1,0 +1,215 @@
+//! `pocketd serve`: the daemon.
+//!
+//! Its life: take the port, find and check the model, load it, serve, drain, stop. The port is taken
+//! first, so that a second daemon on the same port is refused before it spends minutes on loading, and
+//! so that `/health` can say how far loading is. A stop signal is obeyed at any point; a second one
+//! ends the process at once. When the engine fails, open requests hear it, `/health` shows it for a
+//! moment, and the process ends with code 1 for its supervisor to see.
+
+use std::thread;
+use std::time::Duration;
+
+use actix_web::dev::ServerHandle;
+use actix_web::http::header::HeaderValue;
+use actix_web::rt::{self, System};
+use actix_web::web::Data;
+use anyhow::{Context, anyhow};
+use pocket_actors::Engine;
+use pocket_config::{FLAGS, FlagSet, Settings};
+use tokio::sync::oneshot;
+
+use super::engine::Signals;
+use crate::boot::{self, Boot};
+use crate::cli::ServeArgs;
+use crate::failure::bad_input;
+use crate::http::{self, App, SamplingDefaults, ServedModel, Serving, TextSide};
+
+/// How long `/health` says why the engine failed before the process ends: long enough for a prober
+/// with a period of a second.
+const FAILURE_SHOWN: Duration = Duration::from_secs(3);
+
+/// Serves until a signal or a failure; with `--dry-run` prints the memory plan instead.
+pub fn run(settings: &Settings, args: &ServeArgs) -> anyhow::Result<()> {
+    if args.dry_run {
+        return boot::prepare(settings)?.print_plan(args.json);
+    }
+    System::new().block_on(serve(settings))
+}
+
+async fn serve(settings: &Settings) -> anyhow::Result<()> {
+    let mut signals = Signals::listen()?;
+    let app = Data::new(App::new(settings.max_request_bytes.get()));
+    let server = open_port(settings, &app)?;
+    let started = tokio::select! {
+        started = start(settings, &app) => started,
+        signal = signals.next() => {
+            tracing::info!(signal = signal.0, "stopping before the model was loaded");
+            app.set_draining();
+            server.stop(true).await;
+            return Ok(());
+        }
+    };
+    let engine = started?;
+    let handle = engine.handle();
+    tokio::select! {
+        reason = handle.failed() => fail(reason, &app, &server, &mut signals).await,
+        signal = signals.next() => {
+            tracing::info!(
+                signal = signal.0,
+                open_requests = app.open_requests(),
+                limit_s = settings.shutdown_timeout.duration().as_secs_f64(),
+                "draining: new requests are refused, open ones finish; a second signal ends at once"
+            );
+            tokio::select! {
+                stopped = drain(engine, settings, &app, &server) => stopped,
+                signal = signals.next() => Err(signal.into()),
+            }
+        }
+    }
+}
+
+/// Takes the address and answers on it from now on.
+fn open_port(settings: &Settings, app: &Data<App>) -> anyhow::Result<ServerHandle> {
+    let (host, port) = (settings.host.as_str(), settings.port);
+    let (server, address) = http::listen(host, port, app.clone()).map_err(|error| {
+        let fix = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                "; stop what listens there or choose another --port (0 takes a free one)"
+            }
+            std::io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges",
+            _ => "; --host must be an address of this machine",
+        };
+        bad_input(format!("cannot listen on {host}:{port}: {error}{fix}"))
+    })?;
+    let handle = server.handle();
+    rt::spawn(async move {
+        if let Err(error) = server.await {
+            tracing::error!(%error, "the HTTP server ended");
+        }
+    });
+    // Scripts wait for this line and read the address from it.
+    tracing::info!(%address, "listening");
+    Ok(handle)
+}
+
+/// Finds, checks and loads the model; requests are served when this returns.
+async fn start(settings: &Settings, app: &Data<App>) -> anyhow::Result<Engine> {
+    let boot = prepare(settings).await?;
+    let model = served_model(&boot)?;
+    announce(settings, &boot)?;
+    let flags = boot.options.flags.clone();
+    let engine = {
+        let app = app.clone();
+        boot.start(move |share| app.set_loaded(share)).await?
+    };
+    let status = engine.handle().status().await;
+    for note in &status.notes {
+        tracing::info!(note, "flag");
+    }
+    if let Some(reason) = &status.outputs_wrong {
+        tracing::warn!(reason, "OUTPUTS ARE WRONG BY REQUEST");
+    }
+    let outputs_wrong = status.outputs_wrong.is_some().then(|| wrong_flags(&flags)).transpose()?;
+    tracing::info!(model = model.name, ranks = status.ranks.len(), "ready");
+    app.set_ready(Serving { model, engine: engine.handle(), outputs_wrong });
+    Ok(engine)
+}
+
+/// Finds the model and checks it. A download may take minutes and opening files blocks, so this has a
+/// thread of its own, which no signal has to wait for.
+async fn prepare(settings: &Settings) -> anyhow::Result<Boot> {
+    let (sender, receiver) = oneshot::channel();
+    let settings = settings.clone();
+    thread::Builder::new().name("boot".into()).spawn(move || {
+        // Nobody receives when a signal came first.
+        let _ = sender.send(boot::prepare(&settings));
+    })?;
+    receiver.await.context("preparing the model ended without a result")?
+}
+
+/// Says what is about to be served and within which limits, and what is not at its default.
+fn announce(settings: &Settings, boot: &Boot) -> anyhow::Result<()> {
+    boot.announce()?;
+    let options = &boot.options;
+    tracing::info!(
+        max_queue = options.max_queue,
+        max_request_bytes = settings.max_request_bytes.get(),
+        stall_timeout_s = options.stall_timeout.as_secs_f64(),
+        load_timeout_s = options.load_timeout.as_secs_f64(),
+        shutdown_timeout_s = settings.shutdown_timeout.duration().as_secs_f64(),
+        "limits"
+    );
+    let changed = settings.non_default();
+    if !changed.is_empty() {
+        tracing::info!(settings = ?changed, "not at their defaults");
+    }
+    Ok(())
+}
+
+fn served_model(boot: &Boot) -> anyhow::Result<ServedModel> {
+    Ok(ServedModel {
+        name: boot.name.clone(),
+        created: http::unix_seconds(),
+        context: boot.options.max_model_len,
+        vocab_size: boot.config.vocab_size,
+        defaults: SamplingDefaults::of(&boot.generation),
+        text: TextSide { tokenizer: boot.tokenizer()?, template: boot.chat_template()? },
+    })
+}
+
+/// `NAME=value` of every flag that makes outputs wrong, as the response header says it.
+fn wrong_flags(flags: &FlagSet) -> anyhow::Result<HeaderValue> {
+    let wrong: Vec<String> = FLAGS
+        .iter()
+        .filter(|flag| !flag.outputs_correct && flag.value_text(flags) != flag.default_text())
+        .map(|flag| format!("{}={}", flag.name, flag.value_text(flags)))
+        .collect();
+    HeaderValue::from_str(&wrong.join(", ")).context("a flag's value does not fit into a header")
+}
+
+/// Lets open requests finish, then stops ranks and server.
+async fn drain(
+    engine: Engine,
+    settings: &Settings,
+    app: &Data<App>,
+    server: &ServerHandle,
+) -> anyhow::Result<()> {
+    app.set_draining();
+    let limit = settings.shutdown_timeout.duration();
+    let stopped = engine.shutdown(limit).await;
+    // What was cut has been told so; its last bytes are on their way.
+    server.stop(true).await;
+    stopped?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Shows why the engine failed, then ends with it.
+async fn fail(
+    reason: String,
+    app: &Data<App>,
+    server: &ServerHandle,
+    signals: &mut Signals,
+) -> anyhow::Result<()> {
+    tracing::error!(reason, open_requests = app.open_requests(), "the engine failed");
+    app.set_failed(&reason);
+    tokio::select! {
+        () = tokio::time::sleep(FAILURE_SHOWN) => {}
+        _ = signals.next() => {}
+    }
+    server.stop(true).await;
+    Err(anyhow!("the engine failed: {reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_names_flags_that_make_outputs_wrong_and_no_others() {
+        let mut flags = FlagSet::default();
+        flags.set("POCKET_PHASE_PROFILE", "1").unwrap();
+        flags.set("POCKET_ASCEND_IPC_ALLREDUCE_SKIP", "1").unwrap();
+        assert_eq!(wrong_flags(&flags).unwrap(), "POCKET_ASCEND_IPC_ALLREDUCE_SKIP=1");
+    }
+}
