@@ -232,7 +232,7 @@ settings! {
         group: Server,
         placeholder: "NAME",
         meaning: "name of the model in the API",
-        default_note: "the last part of the model's path or id",
+        default_note: "the hub id, or the name of the directory",
     }
 
     host: String = "127.0.0.1".to_owned() => {
