@@ -117,7 +117,7 @@ impl Handler<Submit> for Coordinator {
             let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
             let sampler = Sampler::new(&request.sampling, seed)
                 .map_err(|error| RequestError::Invalid(error.to_string()))?;
-            (Outputs::Logits, Some(sampler))
+            (Outputs::Logits, Some(Box::new(sampler)))
         };
         let (events, heard) = mpsc::unbounded_channel();
         let work = Work::Generate { answer, sampler, events };

@@ -84,8 +84,10 @@ impl Handler<LinkEvent> for Coordinator {
                 self.rank_is_gone(rank, ctx, reason, error);
             }
             News::Ended { how, clean } => {
-                if self.leaving && !clean && self.state == EngineState::Draining {
-                    self.killed.push(rank);
+                if let Some(killed) = &mut self.asked_to_leave
+                    && !clean
+                {
+                    killed.push(rank);
                 }
                 let reason = format!("rank {rank} died {}: {how}{}", self.place(rank), hint(&how));
                 let error = EngineError::RankFailed(reason.clone());

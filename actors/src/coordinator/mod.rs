@@ -96,8 +96,8 @@ pub(crate) struct Coordinator {
     forward_passes: u64,
     /// Ranks have been told to leave: their ends are no news.
     leaving: bool,
-    /// Ranks that did not leave by themselves.
-    killed: Vec<usize>,
+    /// They were asked to; those that had to be killed all the same are listed.
+    asked_to_leave: Option<Vec<usize>>,
 }
 
 impl Coordinator {
@@ -122,7 +122,7 @@ impl Coordinator {
             step: None,
             forward_passes: 0,
             leaving: false,
-            killed: Vec::new(),
+            asked_to_leave: None,
         }
     }
 

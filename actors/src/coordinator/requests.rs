@@ -18,7 +18,7 @@ pub(crate) enum Work {
         /// Tokens to text, and when to end.
         answer: Box<Answer>,
         /// Chooses the tokens; none for a request that always takes the likeliest.
-        sampler: Option<Sampler>,
+        sampler: Option<Box<Sampler>>,
         /// Who listens. Unbounded, and yet bounded by the tokens asked for: a client that reads slowly
         /// must not slow the others down.
         events: mpsc::UnboundedSender<Event>,

@@ -44,7 +44,7 @@ pub(crate) struct RowsJob {
 /// What becomes of a row.
 pub(crate) enum RowJob {
     /// A token is chosen.
-    Sample(Sampler),
+    Sample(Box<Sampler>),
     /// The logits themselves are the answer.
     Keep,
 }

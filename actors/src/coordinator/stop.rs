@@ -67,6 +67,7 @@ impl Coordinator {
     /// way is nobody's.
     pub(super) fn stop_if_drained(&mut self, ctx: &mut Context<Self>) {
         if self.state == EngineState::Draining && self.requests.is_empty() && !self.leaving {
+            self.asked_to_leave = Some(Vec::new());
             self.leave(&LinkCommand::Leave(LEAVE_LIMIT), LEAVE_LIMIT, ctx);
         }
     }
@@ -117,10 +118,12 @@ impl Coordinator {
         }
         let outcome = match &self.state {
             EngineState::Failed(reason) => Err(EngineError::RankFailed(reason.clone())),
-            _ if !self.killed.is_empty() => {
-                Err(EngineError::Killed { ranks: self.killed.clone(), limit: LEAVE_LIMIT })
-            }
-            _ => Ok(()),
+            _ => match self.asked_to_leave.take() {
+                Some(ranks) if !ranks.is_empty() => {
+                    Err(EngineError::Killed { ranks, limit: LEAVE_LIMIT })
+                }
+                _ => Ok(()),
+            },
         };
         if let Some(over) = self.over.take() {
             // The thread of the engine waits for it for as long as it lives.

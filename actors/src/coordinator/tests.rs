@@ -436,9 +436,10 @@ async fn a_rank_that_dies_ends_the_requests_by_name_and_the_others_are_killed() 
     let status = rig.status().await;
     assert_eq!(status.state, EngineState::Failed(reason.to_string()));
     assert_eq!((status.running, status.waiting), (0, 0));
-    let killed: Vec<(usize, LinkCommand)> =
-        std::iter::from_fn(|| rig.commands.try_recv().ok()).collect();
-    assert!(matches!(killed[..], [(0, LinkCommand::Kill), (1, LinkCommand::Kill)]), "{killed:?}");
+    for rank in 0..WORLD {
+        let command = rig.commands.recv().await.unwrap();
+        assert!(matches!(command, (found, LinkCommand::Kill) if found == rank), "{command:?}");
+    }
     let error = rig.ports[0].all_reduce.reduce(&mut [1.0; 4]).unwrap_err();
     assert!(error.to_string().contains("poisoned by rank 1"), "{error}");
 
@@ -457,7 +458,7 @@ async fn the_rank_that_others_wait_for_is_the_stalled_one() {
     rig.step().await;
     // Rank 0 arrives at its first all-reduce, rank 1 does not.
     let mut port = rig.ports.remove(0);
-    let waits = std::thread::spawn(move || port.all_reduce.reduce(&mut [1.0; 4]));
+    let waits = tokio::task::spawn_blocking(move || port.all_reduce.reduce(&mut [1.0; 4]));
     while rig.status().await.ranks[0].progress.all_reduce == 0 {
         tokio::task::yield_now().await;
     }
@@ -469,7 +470,7 @@ async fn the_rank_that_others_wait_for_is_the_stalled_one() {
         reason.ends_with("others wait for it in all-reduce 1 (rank 0: no progress for 10.0 s)"),
         "{reason}"
     );
-    assert!(waits.join().unwrap().is_err(), "the waiting rank is freed");
+    assert!(waits.await.unwrap().is_err(), "the waiting rank is freed");
     assert!(matches!(rig.status().await.state, EngineState::Failed(_)));
 }
 

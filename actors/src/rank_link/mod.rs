@@ -26,6 +26,8 @@ use liveness::Liveness;
 
 /// A process that has closed its socket has this long to end.
 const EXIT_GRACE: Duration = Duration::from_secs(5);
+/// A process that has ended has closed its socket, unless a child of its own holds it open.
+const DRAIN_GRACE: Duration = Duration::from_secs(1);
 
 /// How a link does its work.
 #[derive(Clone, Debug)]
@@ -138,6 +140,10 @@ pub(crate) struct RankLink {
     ready: bool,
     /// Said to be stalled or broken: once is enough.
     given_up: bool,
+    /// Nothing more comes from the socket.
+    drained: bool,
+    /// The last word, held back until everything the rank has said before its end is read.
+    last: Option<News>,
     ended: bool,
 }
 
@@ -164,6 +170,8 @@ impl RankLink {
             kill: None,
             ready: false,
             given_up: false,
+            drained: false,
+            last: None,
             ended: false,
         }
     }
@@ -200,6 +208,17 @@ impl RankLink {
         if let Some(kill) = self.kill.take() {
             // The receiver is gone only when the process is.
             let _ = kill.send(());
+        }
+    }
+
+    /// Says the last word, if it is time. The end of a process is seen sooner than the message in which
+    /// it gave the reason.
+    fn end_if_drained(&mut self, ctx: &mut Context<Self>) {
+        if self.drained
+            && let Some(last) = self.last.take()
+        {
+            self.tell(last);
+            ctx.stop();
         }
     }
 
@@ -253,8 +272,12 @@ impl Actor for RankLink {
         let (kill, killed) = oneshot::channel();
         self.kill = Some(kill);
         let reaped = reap(process.child, killed).into_actor(self).map(|ended, link, ctx| {
-            link.tell(ended);
-            ctx.stop();
+            link.last = Some(ended);
+            link.end_if_drained(ctx);
+            ctx.run_later(DRAIN_GRACE, |link, ctx| {
+                link.drained = true;
+                link.end_if_drained(ctx);
+            });
         });
         ctx.spawn(reaped);
         self.tell(News::Started { pid: process.pid });
@@ -264,6 +287,7 @@ impl Actor for RankLink {
                 ctx.add_stream(inbox);
             }
             Err(error) => {
+                self.drained = true;
                 self.give_up(News::Broken { detail: error.to_string(), version: false });
             }
         }
@@ -352,6 +376,8 @@ impl StreamHandler<Result<FromRank, WireError>> for RankLink {
 
     /// The rank closed its end. It is about to end, or it is broken.
     fn finished(&mut self, ctx: &mut Self::Context) {
+        self.drained = true;
+        self.end_if_drained(ctx);
         ctx.run_later(EXIT_GRACE, |link, _| link.kill());
     }
 }

@@ -3,15 +3,18 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use bytes::BytesMut;
 use pocket_collectives::{SegmentOwner, SegmentSpec};
 use pocket_config::FlagSet;
 use pocket_model::ModelConfig;
 use pocket_model::forward::ModelLimits;
 use pocket_model::shard::Shard;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_util::codec::Encoder;
 
 use super::*;
 use crate::api::ModelSource;
+use crate::wire::WireCodec;
 
 /// Passes news on to the test.
 struct Listener(UnboundedSender<LinkEvent>);
@@ -99,6 +102,22 @@ async fn a_signal_is_seen_with_its_name_h14() {
     let mut rig = rig("kill -ABRT $$", LONG);
     assert!(matches!(rig.next().await, News::Started { .. }));
     assert_eq!(rig.end().await.0, "killed by signal 6 (SIGABRT)");
+}
+
+#[actix::test]
+async fn the_reason_is_heard_before_the_end() {
+    // All of it is there before any is read.
+    let mut frames = BytesMut::new();
+    let failed = FromRank::LoadFailed("no".to_string());
+    WireCodec::<FromRank, ToRank>::new().encode(failed, &mut frames).unwrap();
+    let frames: String = frames.iter().map(|byte| format!("\\{byte:03o}")).collect();
+    for _ in 0..20 {
+        let mut rig = rig(&format!("printf '{frames}' >&0; exit 1"), LONG);
+        assert!(matches!(rig.next().await, News::Started { .. }));
+        let News::Gave { reason, waited_for_peer: false } = rig.next().await else { panic!() };
+        assert_eq!(reason, "no");
+        assert_eq!(rig.end().await.0, "exited with code 1");
+    }
 }
 
 #[actix::test]

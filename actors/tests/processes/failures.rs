@@ -35,8 +35,14 @@ pub fn tests() -> Vec<Trial> {
         ("3:decode:2:exit", &["rank 3 died in decode", "exited with code 1"]),
         ("0:decode:1:abort", &["rank 0 died in decode", "SIGABRT"]),
         ("2:allreduce:21:abort", &["rank 2 died in decode, step 2, layer 1,", "SIGABRT"]),
-        ("2:allreduce:3:stall", &["rank 2 stalled in prefill, step 1", "others wait for it in all-reduce 3"]),
-        ("1:decode:1:stall", &["rank 1 stalled in decode, step 2", "others wait for it in all-reduce 18"]),
+        (
+            "2:allreduce:3:stall",
+            &["rank 2 stalled in prefill, step 1", "others wait for it in all-reduce 3"],
+        ),
+        (
+            "1:decode:1:stall",
+            &["rank 1 stalled in decode, step 2", "others wait for it in all-reduce 18"],
+        ),
     ] {
         tests.push(test(format!("fault {fault} is told as what it is"), move || {
             fault_is_told(fault, told)

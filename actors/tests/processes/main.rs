@@ -4,6 +4,8 @@
 //! The rank processes are this program itself, started as `PROGRAM rank`; that is why it has its own
 //! `main`. Tests wait for conditions, never for a time, and each ends the processes it has started.
 
+#![expect(clippy::unwrap_used, reason = "a test, though one with its own `main`")]
+
 mod answers;
 mod failures;
 mod lifecycle;
