@@ -147,11 +147,13 @@ pub(super) fn cut(logits: &[f32], max: f32, temperature: f32, top_k: usize, top_
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
 
     use super::*;
 
-    /// What `cut` should keep, by sorting, in float64, as the definitions read.
-    fn kept_by_sorting(logits: &[f32], temperature: f32, top_k: usize, top_p: f32) -> Vec<u32> {
+    /// Checks `kept` against the definitions, by sorting and in float64. Sums of different precision
+    /// may disagree on a token at the very edge of `top_p`; such a token may be kept or not.
+    fn check(logits: &[f32], temperature: f32, top_k: usize, top_p: f32, kept: &[u32]) {
         let mut all: Vec<Candidate> = candidates(logits).collect();
         all.sort_by(rank);
         if top_k > 0 {
@@ -159,19 +161,18 @@ mod tests {
         }
         let weight =
             |c: &Candidate| (f64::from(c.logit - all[0].logit) / f64::from(temperature)).exp();
-        let total: f64 = all.iter().map(weight).sum();
-        let mut before = 0.0;
-        let mut kept = Vec::new();
-        for candidate in &all {
-            // The sums of the two methods differ in the last bits: stay off the edge.
-            if top_p < 1.0 && before >= f64::from(top_p) * total - 1e-6 {
-                break;
-            }
-            before += weight(candidate);
-            kept.push(candidate.id);
+        let mass = |list: &[Candidate]| list.iter().map(weight).sum::<f64>();
+        let count = kept.len();
+        let mut likeliest: Vec<u32> = all[..count].iter().map(|c| c.id).collect();
+        likeliest.sort_unstable();
+        assert_eq!(kept, likeliest, "the likeliest are kept");
+        if top_p == 1.0 {
+            assert_eq!(count, all.len());
+        } else {
+            let wanted = f64::from(top_p) * mass(&all);
+            assert!(mass(&all[..count]) >= wanted * (1.0 - 1e-5), "enough is kept");
+            assert!(mass(&all[..count - 1]) < wanted * (1.0 + 1e-5), "not too much is kept");
         }
-        kept.sort_unstable();
-        kept
     }
 
     fn kept(logits: &[f32], temperature: f32, top_k: usize, top_p: f32) -> Vec<u32> {
@@ -207,18 +208,19 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig {
+            rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default()
+        })]
+
         #[test]
-        fn same_set_as_sorting(
+        fn same_tokens_as_by_sorting(
             // Few distinct values, so that there are ties.
             logits in prop::collection::vec((-20_i32..20).prop_map(|x| x as f32 / 4.0), 1..300),
             temperature in 0.2_f32..3.0,
             top_k in 0_usize..320,
             top_p in prop_oneof![Just(1.0_f32), 0.01_f32..1.0],
         ) {
-            prop_assert_eq!(
-                kept(&logits, temperature, top_k, top_p),
-                kept_by_sorting(&logits, temperature, top_k, top_p)
-            );
+            check(&logits, temperature, top_k, top_p, &kept(&logits, temperature, top_k, top_p));
         }
     }
 }
