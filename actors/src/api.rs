@@ -26,6 +26,8 @@ pub struct EngineOptions {
     pub model: ModelSource,
     /// The program started as `PROGRAM rank`: this binary itself.
     pub rank_program: PathBuf,
+    /// Variables set for the ranks, beside those they inherit: how they log.
+    pub rank_environment: Vec<(String, String)>,
     /// Number of ranks.
     pub world: usize,
     /// Compute threads of each rank.

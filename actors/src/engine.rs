@@ -201,6 +201,7 @@ fn launcher(options: &EngineOptions) -> Launch {
     let arbiter: ArbiterHandle = Arbiter::current();
     let link_options = LinkOptions {
         program: options.rank_program.clone(),
+        environment: options.rank_environment.clone(),
         load_timeout: options.load_timeout,
         stall_timeout: options.stall_timeout,
     };

@@ -20,15 +20,20 @@ pub(crate) struct RankProcess {
     pub socket: OwnedFd,
 }
 
-/// Starts `program rank` with one end of a socket pair as standard input: there is no socket file to
-/// name, guard and clean up, and the end of either process closes the socket.
+/// Starts `program rank`, with these variables set and one end of a socket pair as standard input:
+/// there is no socket file to name, guard and clean up, and the end of either process closes the
+/// socket.
 ///
 /// The rank asks the kernel to be killed when the *thread* that started it ends, so call this on a
 /// thread that lives as long as the ranks are to.
-pub(crate) fn spawn_rank(program: &Path) -> io::Result<RankProcess> {
+pub(crate) fn spawn_rank(
+    program: &Path,
+    environment: &[(String, String)],
+) -> io::Result<RankProcess> {
     let (ours, theirs) = UnixStream::pair()?;
     let child = Command::new(program)
         .arg("rank")
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         // Standard output belongs to whoever runs the daemon: `--json` prints one object on it.
         .stdout(Stdio::null())

@@ -66,6 +66,7 @@ fn options() -> EngineOptions {
             PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/tiny-tied"),
         ),
         rank_program: PathBuf::from("unused"),
+        rank_environment: vec![],
         world: WORLD,
         threads_per_rank: 1,
         max_model_len: 256,

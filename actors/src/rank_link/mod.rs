@@ -34,6 +34,8 @@ const DRAIN_GRACE: Duration = Duration::from_secs(1);
 pub(crate) struct LinkOptions {
     /// The program started as a rank.
     pub program: PathBuf,
+    /// Variables set for it, beside those it inherits.
+    pub environment: Vec<(String, String)>,
     /// From start to [`News::Ready`].
     pub load_timeout: Duration,
     /// Without progress or answer this long, the rank is stalled.
@@ -262,7 +264,7 @@ impl Actor for RankLink {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        let process = match spawn_rank(&self.options.program) {
+        let process = match spawn_rank(&self.options.program, &self.options.environment) {
             Ok(process) => process,
             Err(error) => {
                 self.tell(News::NotStarted(error));

@@ -65,7 +65,12 @@ fn rig(script: &str, load_timeout: Duration) -> Rig {
     let run_id = uuid::Uuid::new_v4().simple().to_string();
     let segment = SegmentOwner::create(&SegmentSpec { world: 1, epoch: 4, run_id }).unwrap();
     let (told, news) = unbounded_channel();
-    let options = LinkOptions { program, load_timeout, stall_timeout: Duration::from_secs(600) };
+    let options = LinkOptions {
+        program,
+        environment: vec![],
+        load_timeout,
+        stall_timeout: Duration::from_secs(600),
+    };
     let listener = Listener(told).start().recipient();
     let link = RankLink::new(assignment(), options, segment.watch(), listener).start();
     Rig { link, news, _segment: segment, _directory: directory }
@@ -173,8 +178,12 @@ async fn a_program_that_is_not_there_is_the_last_word() {
     let spec =
         SegmentSpec { world: 1, epoch: 4, run_id: uuid::Uuid::new_v4().simple().to_string() };
     let segment = SegmentOwner::create(&spec).unwrap();
-    let options =
-        LinkOptions { program: "/nowhere/pocketd".into(), load_timeout: LONG, stall_timeout: LONG };
+    let options = LinkOptions {
+        program: "/nowhere/pocketd".into(),
+        environment: vec![],
+        load_timeout: LONG,
+        stall_timeout: LONG,
+    };
     let listener = Listener(told).start().recipient();
     let link = RankLink::new(assignment(), options, segment.watch(), listener).start();
     let News::NotStarted(error) = news.recv().await.unwrap().news else { panic!() };

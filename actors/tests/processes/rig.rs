@@ -37,6 +37,7 @@ pub fn options(fixture_name: &str, world: usize) -> EngineOptions {
     EngineOptions {
         model: ModelSource::Directory(fixture(fixture_name)),
         rank_program: std::env::current_exe().unwrap(),
+        rank_environment: vec![],
         world,
         threads_per_rank: 1,
         max_model_len: 512,
