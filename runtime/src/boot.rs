@@ -7,17 +7,22 @@
 mod layout;
 mod source;
 
-use pocket_actors::api::EngineOptions;
+use std::io::Write;
+
+use pocket_actors::api::{EngineOptions, ModelSource};
 use pocket_actors::{Engine, EngineError};
-use pocket_config::{DeviceKind, Settings};
+use pocket_collectives::SegmentSpec;
+use pocket_config::{DeviceKind, LogFormat, Settings};
 use pocket_model::chat::{
     CHAT_TEMPLATE_FILE, ChatTemplate, LEGACY_CHAT_TEMPLATE_FILE, TemplateFiles,
 };
 use pocket_model::checkpoint::Checkpoint;
+use pocket_model::memory::{Bytes, HostMemory, MemoryPlan};
 use pocket_model::tokenizer::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, Tokenizer};
 use pocket_model::{GenerationConfig, ModelConfig};
 use tokio::sync::mpsc;
 
+use crate::commands::{output, rank};
 use crate::failure::bad_input;
 use crate::progress;
 
@@ -34,6 +39,8 @@ pub struct Boot {
     pub generation: GenerationConfig,
     /// How to start it.
     pub options: EngineOptions,
+    /// What it takes of the machine's memory.
+    pub plan: MemoryPlan,
     /// Its files.
     checkpoint: Checkpoint,
 }
@@ -45,13 +52,18 @@ pub fn prepare(settings: &Settings) -> anyhow::Result<Boot> {
             "--device ascend: this version is built without Ascend support; use --device cpu",
         ));
     }
-    let Source { model, name } = find(settings.model.as_ref())?;
-    let checkpoint = source::open(&model)?;
+    let asked = settings.model.as_ref().map(|model| model.as_str());
+    let Source { model, name } = find(asked)?;
+    let checkpoint = match &model {
+        ModelSource::Demo => Checkpoint::demo()?,
+        ModelSource::Directory(directory) => Checkpoint::open(directory)?,
+    };
     let cores = std::thread::available_parallelism()?.get();
     let layout = layout::choose(settings, checkpoint.config(), cores)?;
     let options = EngineOptions {
         model,
         rank_program: std::env::current_exe()?,
+        rank_environment: logging_variables(settings),
         world: layout.world,
         threads_per_rank: layout.threads_per_rank,
         max_model_len: layout.max_model_len,
@@ -61,13 +73,41 @@ pub fn prepare(settings: &Settings) -> anyhow::Result<Boot> {
         load_timeout: settings.load_timeout.duration(),
         max_queue: settings.max_queue.get(),
     };
+    let plan = MemoryPlan::new(
+        checkpoint.config(),
+        options.world,
+        options.limits(),
+        pocket_device::cpu::packed_bytes,
+        segment_bytes(options.world),
+        HostMemory::read()?,
+    )?;
     Ok(Boot {
         name: settings.served_model_name.clone().unwrap_or(name),
         config: checkpoint.config().clone(),
         generation: checkpoint.generation().clone(),
         options,
+        plan,
         checkpoint,
     })
+}
+
+/// Ranks log to the same place as this process; let them do it in the same way, whatever source the
+/// settings came from.
+fn logging_variables(settings: &Settings) -> Vec<(String, String)> {
+    let format = match settings.log_format {
+        LogFormat::Text => "text",
+        LogFormat::Json => "json",
+    };
+    // The filter goes by the one variable that takes any: it may have come from there.
+    vec![
+        (rank::LOG_FILTER.to_owned(), settings.log_level.as_str().to_owned()),
+        (rank::LOG_FORMAT.to_owned(), format.to_owned()),
+    ]
+}
+
+/// Bytes of the segment the ranks meet in; its size depends on their number only.
+fn segment_bytes(world: usize) -> u64 {
+    SegmentSpec { world, epoch: 0, run_id: String::new() }.bytes()
 }
 
 impl Boot {
@@ -97,7 +137,8 @@ impl Boot {
         .map_err(|error| bad_input(format!("{}: {error}", self.checkpoint.describe())))
     }
 
-    /// Says what is about to be started and how, every flag that is not at its default among it.
+    /// Says what is about to be started and how, every flag that is not at its default among it, then
+    /// what memory it takes; refuses what does not fit.
     pub fn announce(&self) -> anyhow::Result<()> {
         let options = &self.options;
         tracing::info!(
@@ -112,19 +153,65 @@ impl Boot {
             flags = ?options.flags.non_default(),
             "starting"
         );
-        if let Some(reason) = options.flags.outputs_wrong() {
-            tracing::warn!(reason, "OUTPUTS ARE WRONG BY REQUEST");
+        self.log_plan();
+        Ok(self.plan.check()?)
+    }
+
+    fn log_plan(&self) {
+        let plan = &self.plan;
+        for (rank, memory) in plan.ranks.iter().enumerate() {
+            tracing::info!(
+                rank,
+                weights = %Bytes(memory.weights),
+                kv_cache = %Bytes(memory.kv_cache),
+                recurrent_state = %Bytes(memory.recurrent_state),
+                activations = %Bytes(memory.activations),
+                total = %Bytes(memory.total()),
+                "memory plan"
+            );
         }
-        Ok(())
+        tracing::info!(
+            shared_segment = %Bytes(plan.shared_segment),
+            total = %Bytes(plan.total),
+            available = %Bytes(plan.available.bytes),
+            available_by = plan.available.from,
+            "memory plan of all ranks"
+        );
+    }
+
+    /// Prints the memory plan on standard output; an error if it does not fit.
+    pub fn print_plan(&self, json: bool) -> anyhow::Result<()> {
+        if json {
+            output::print_json(&self.plan)?;
+        } else {
+            let mut out = output::stdout();
+            writeln!(out, "{}", self.plan)?;
+            out.flush()?;
+        }
+        Ok(self.plan.check()?)
     }
 
     /// Starts the ranks and loads their weights, with a progress bar on a terminal and log lines
-    /// elsewhere. `observe` hears the share of the weights that is there, 0 to 1.
+    /// elsewhere. `observe` hears the share of the weights that is there, 0 to 1. Whether a flag makes
+    /// outputs wrong is said aloud when it is known to act: it may have nothing to act on.
     pub async fn start(self, observe: impl FnMut(f64)) -> Result<Engine, EngineError> {
         let (sender, reports) = mpsc::unbounded_channel();
+        let showing = progress::show_loading(self.options.world, reports, observe);
         let loading = Engine::start(self.options, sender);
-        // The reports end when the engine drops the sender, loaded or failed.
-        let (engine, ()) = tokio::join!(loading, progress::show_loading(reports, observe));
-        engine
+        tokio::pin!(loading);
+        let engine = tokio::select! {
+            // Reports first: the last of them are then shown before loading is over.
+            biased;
+            () = showing => loading.await?,
+            engine = &mut loading => engine?,
+        };
+        let status = engine.handle().status().await;
+        for note in &status.notes {
+            tracing::warn!(note, "flag without effect");
+        }
+        if let Some(reason) = &status.outputs_wrong {
+            tracing::warn!(reason, "OUTPUTS ARE WRONG BY REQUEST");
+        }
+        Ok(engine)
     }
 }

@@ -9,6 +9,7 @@ use pocket_actors::EngineError;
 use pocket_actors::api::RequestError;
 use pocket_config::ConfigError;
 use pocket_model::ModelError;
+use pocket_model::hub::HubError;
 
 /// What was asked for cannot be; the message says why.
 #[derive(Debug)]
@@ -98,10 +99,32 @@ fn is_bad_input(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.is::<BadInput>()
             || cause.is::<ConfigError>()
-            || cause.is::<ModelError>()
+            || cause.downcast_ref::<ModelError>().is_some_and(is_bad_model)
+            || cause.downcast_ref::<HubError>().is_some_and(is_bad_name)
             || cause.downcast_ref::<EngineError>().is_some_and(EngineError::is_bad_input)
             || matches!(cause.downcast_ref::<RequestError>(), Some(RequestError::Invalid(_)))
     })
+}
+
+/// Memory is a matter of the machine; everything else is wrong with the checkpoint or the request.
+fn is_bad_model(error: &ModelError) -> bool {
+    !matches!(error, ModelError::Memory { .. })
+}
+
+/// The hub not answering is a failure; the hub saying no is an answer.
+fn is_bad_name(error: &HubError) -> bool {
+    match error {
+        HubError::NoSuchModel { .. }
+        | HubError::NotCached { .. }
+        | HubError::TokenNeeded { .. }
+        | HubError::Forbidden { .. }
+        | HubError::NotFound { .. }
+        | HubError::NoCheckpoint { .. } => true,
+        HubError::Unreachable { .. }
+        | HubError::Stalled { .. }
+        | HubError::Size { .. }
+        | HubError::Failed { .. } => false,
+    }
 }
 
 /// A message of several lines (a parser's, say) as one.
@@ -112,6 +135,7 @@ pub fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use anyhow::Context;
+    use pocket_model::memory::Bytes;
 
     use super::*;
 
@@ -128,6 +152,8 @@ mod tests {
         assert_eq!(code(RequestError::Invalid("too long".to_owned()).into()), Code::BadInput);
         assert_eq!(code(EngineError::Options("odd".to_owned()).into()), Code::BadInput);
         assert_eq!(code(RequestError::RankFailed("rank 1".to_owned()).into()), Code::Failure);
+        assert_eq!(code(HubError::NoSuchModel { model: "x".to_owned() }.into()), Code::BadInput);
+        assert_eq!(code(no_memory().into()), Code::Failure);
         assert_eq!(code(EngineError::Crashed.into()), Code::Failure);
         assert_eq!(code(anyhow::anyhow!("the disk is full")), Code::Failure);
         assert_eq!(code(Interrupted(2).into()), Code::Interrupted(2));
@@ -135,6 +161,15 @@ mod tests {
         assert_eq!(Code::BadInput.number(), 2);
         assert_eq!(code(io::Error::from(io::ErrorKind::BrokenPipe).into()), Code::BrokenPipe);
         assert_eq!(code(io::Error::from(io::ErrorKind::NotFound).into()), Code::Failure);
+    }
+
+    fn no_memory() -> ModelError {
+        ModelError::Memory {
+            needed: Bytes(2),
+            available: Bytes(1),
+            from: "MemAvailable".to_owned(),
+            advice: "use a smaller model".to_owned(),
+        }
     }
 
     #[test]

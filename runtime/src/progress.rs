@@ -1,4 +1,4 @@
-//! How far loading is: a bar on a terminal, log lines elsewhere.
+//! How far something long is, loading or a download: a bar on a terminal, log lines elsewhere.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, stderr};
@@ -16,45 +16,43 @@ pub fn aside<T>(write: impl FnOnce() -> T) -> T {
     BARS.suspend(write)
 }
 
-/// Shows how far the ranks are until the reports end. `observe` hears the share that is loaded.
+/// Shows how far `world` ranks are until the reports end. `observe` hears the share that is loaded.
 pub async fn show_loading(
+    world: usize,
     mut reports: UnboundedReceiver<LoadProgress>,
     mut observe: impl FnMut(f64),
 ) {
-    let display = Display::new(stderr().is_terminal());
-    let mut ranks = Ranks::default();
+    let mut meter = Meter::new("loading weights");
+    let mut ranks = Ranks { world, latest: BTreeMap::new() };
     while let Some(report) = reports.recv().await {
-        if let Some(reached) = ranks.note(report) {
-            display.show(&ranks, reached);
+        if ranks.note(report) {
+            meter.show(ranks.loaded(), ranks.total(), &ranks.summary());
             observe(ranks.share());
         }
     }
 }
 
-/// The latest report of every rank.
-#[derive(Default)]
+/// The latest report of every rank that has reported.
 struct Ranks {
+    world: usize,
     latest: BTreeMap<usize, LoadProgress>,
-    quarters: u64,
-}
-
-/// What changed with a report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Reached {
-    /// The whole group passed another quarter.
-    quarter: bool,
 }
 
 impl Ranks {
-    /// Takes a report; none when it says nothing new.
-    fn note(&mut self, report: LoadProgress) -> Option<Reached> {
-        if self.latest.insert(report.rank, report) == Some(report) {
-            return None;
-        }
-        let quarters = (4 * self.loaded()).checked_div(self.total()).unwrap_or(0);
-        let quarter = quarters > self.quarters;
-        self.quarters = self.quarters.max(quarters);
-        Some(Reached { quarter })
+    /// Takes a report; false when it says nothing new.
+    fn note(&mut self, report: LoadProgress) -> bool {
+        self.latest.insert(report.rank, report) != Some(report)
+    }
+
+    fn loaded(&self) -> u64 {
+        self.latest.values().map(|report| report.loaded).sum()
+    }
+
+    /// Bytes of all ranks. Those not heard of yet count as the average of the others: shares are nearly
+    /// equal, and a total that grew with every rank would show the first one as the whole.
+    fn total(&self) -> u64 {
+        let heard: u64 = self.latest.values().map(|report| report.total).sum();
+        (heard * self.world as u64).checked_div(self.latest.len() as u64).unwrap_or(0)
     }
 
     fn share(&self) -> f64 {
@@ -64,59 +62,70 @@ impl Ranks {
         }
     }
 
-    fn loaded(&self) -> u64 {
-        self.latest.values().map(|report| report.loaded).sum()
-    }
-
-    fn total(&self) -> u64 {
-        self.latest.values().map(|report| report.total).sum()
+    fn summary(&self) -> String {
+        let done = self.latest.values().filter(|rank| rank.loaded >= rank.total).count();
+        format!("{done}/{} ranks", self.world)
     }
 }
 
-/// Where progress is shown.
-enum Display {
-    Bar(ProgressBar),
-    Log,
+/// Shows bytes done of bytes in all. The bar goes with the meter, also when that is cut short.
+pub struct Meter {
+    what: &'static str,
+    bar: Option<ProgressBar>,
+    quarters: Quarters,
 }
 
-impl Display {
-    fn new(terminal: bool) -> Self {
-        if !terminal {
-            return Self::Log;
-        }
-        let template = "loading weights [{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {msg}";
-        let bar = BARS.add(ProgressBar::no_length());
-        // The template is fixed and valid; with another one the bar would keep its plain style.
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style.progress_chars("=> "));
-        }
-        Self::Bar(bar)
+impl Meter {
+    /// A meter for `what`; nothing is shown yet.
+    pub fn new(what: &'static str) -> Self {
+        let bar = stderr().is_terminal().then(|| BARS.add(bar(what)));
+        Self { what, bar, quarters: Quarters::default() }
     }
 
-    fn show(&self, ranks: &Ranks, reached: Reached) {
-        match self {
-            Self::Bar(bar) => {
-                bar.set_length(ranks.total());
-                bar.set_position(ranks.loaded());
-                let done = ranks.latest.values().filter(|rank| rank.loaded >= rank.total).count();
-                bar.set_message(format!("{done}/{} ranks", ranks.latest.len()));
-            }
-            Self::Log if reached.quarter => {
-                let (loaded, total) = (ranks.loaded(), ranks.total());
-                tracing::info!(loaded, total, ranks = ranks.latest.len(), "loading weights");
-            }
-            Self::Log => {}
+    /// Shows `done` of `total` bytes, with a remark.
+    pub fn show(&mut self, done: u64, total: u64, remark: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(total);
+            bar.set_position(done);
+            bar.set_message(remark.to_owned());
+        } else if self.quarters.passed(done, total) {
+            tracing::info!(done, total, remark, "{}", self.what);
         }
     }
 }
 
-/// The bar goes when loading ends, also when it is cut short.
-impl Drop for Display {
+impl Drop for Meter {
     fn drop(&mut self) {
-        if let Self::Bar(bar) = self {
+        if let Some(bar) = &self.bar {
             bar.finish_and_clear();
             BARS.remove(bar);
         }
+    }
+}
+
+fn bar(what: &str) -> ProgressBar {
+    let bar = ProgressBar::no_length().with_prefix(what.to_owned());
+    let template = "{prefix} [{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {msg}";
+    // The template is fixed and valid; with another one the bar would keep its plain style.
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_) => bar,
+    }
+}
+
+/// Counts quarters of the way, so that a log gets five lines at most.
+#[derive(Default)]
+struct Quarters(Option<u64>);
+
+impl Quarters {
+    /// Whether another quarter is behind (or the way has begun).
+    fn passed(&mut self, done: u64, total: u64) -> bool {
+        let quarter = (4 * done).checked_div(total).unwrap_or(0);
+        let further = self.0.is_none_or(|last| quarter > last);
+        if further {
+            self.0 = Some(quarter);
+        }
+        further
     }
 }
 
@@ -129,25 +138,30 @@ mod tests {
     }
 
     #[test]
-    fn quarters_of_the_whole_group_are_noted_once() {
-        let mut ranks = Ranks::default();
-        let mut note = |rank, loaded| ranks.note(report(rank, loaded)).map(|r| r.quarter);
-        assert_eq!(note(0, 0), Some(false));
-        assert_eq!(note(1, 0), Some(false));
-        assert_eq!(note(0, 50), Some(true), "50 of 200");
-        assert_eq!(note(1, 10), Some(false), "60 of 200");
-        assert_eq!(note(1, 10), None, "the same again");
-        assert_eq!(note(1, 100), Some(true), "150 of 200");
-        assert_eq!(note(0, 100), Some(true), "all");
-        assert_eq!((ranks.loaded(), ranks.total()), (200, 200));
-        assert_eq!(ranks.share(), 1.0);
+    fn ranks_are_added_up() {
+        let mut ranks = Ranks { world: 2, latest: BTreeMap::new() };
+        assert_eq!((ranks.share(), ranks.total()), (0.0, 0), "no rank has reported");
+        assert!(ranks.note(report(1, 100)));
+        assert_eq!((ranks.share(), ranks.total()), (0.5, 200), "one is done, one not heard of");
+        assert_eq!(ranks.summary(), "1/2 ranks");
+        assert!(!ranks.note(report(1, 100)), "the same again");
+        assert!(ranks.note(report(0, 30)));
+        assert_eq!((ranks.loaded(), ranks.total()), (130, 200));
+        assert!(ranks.note(report(0, 100)));
+        assert_eq!((ranks.share(), ranks.summary().as_str()), (1.0, "2/2 ranks"));
     }
 
     #[test]
-    fn a_model_without_bytes_is_no_division_by_zero() {
-        let mut ranks = Ranks::default();
-        let report = LoadProgress { rank: 0, loaded: 0, total: 0 };
-        assert_eq!(ranks.note(report), Some(Reached { quarter: false }));
-        assert_eq!(ranks.share(), 0.0);
+    fn a_log_gets_a_line_a_quarter() {
+        let mut quarters = Quarters::default();
+        let passed: Vec<u64> = (0..=100).filter(|percent| quarters.passed(*percent, 100)).collect();
+        assert_eq!(passed, [0, 25, 50, 75, 100]);
+    }
+
+    #[test]
+    fn nothing_to_do_is_no_division_by_zero() {
+        let mut quarters = Quarters::default();
+        assert!(quarters.passed(0, 0));
+        assert!(!quarters.passed(0, 0));
     }
 }

@@ -105,7 +105,8 @@ mod tests {
 
     #[test]
     fn ranks_follow_the_cores_when_nobody_says() {
-        let table = [(1, (1, 1)), (2, (2, 1)), (3, (2, 1)), (4, (4, 1)), (16, (4, 4)), (19, (4, 4))];
+        let table =
+            [(1, (1, 1)), (2, (2, 1)), (3, (2, 1)), (4, (4, 1)), (16, (4, 4)), (19, (4, 4))];
         for (cores, expected) in table {
             assert_eq!(chosen("", cores), expected, "{cores} cores");
         }

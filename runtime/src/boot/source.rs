@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use pocket_actors::api::ModelSource;
-use pocket_config::ModelName;
-use pocket_model::ModelError;
-use pocket_model::checkpoint::Checkpoint;
+use pocket_model::hub::{self, HubSettings, ModelRef};
+
+use crate::progress::Meter;
 
 /// Name of the demo checkpoint in the API.
 const DEMO: &str = "demo";
@@ -19,28 +19,21 @@ pub struct Source {
     pub name: String,
 }
 
-/// Finds the files of what was asked for; fetches them when it is on the hub.
-pub fn find(asked: Option<&ModelName>) -> anyhow::Result<Source> {
+/// Finds the files of what was asked for; fetches them when it is a model of the hub that the cache
+/// lacks.
+pub fn find(asked: Option<&str>) -> anyhow::Result<Source> {
     let Some(asked) = asked else {
         return Ok(Source { model: ModelSource::Demo, name: DEMO.to_owned() });
     };
-    let path = Path::new(asked.as_str());
-    if !path.exists() && is_hub_id(asked.as_str()) {
-        let directory = fetch(asked.as_str())?;
-        return Ok(Source {
-            model: ModelSource::Directory(directory),
-            name: asked.as_str().to_owned(),
-        });
-    }
-    Ok(Source { model: ModelSource::Directory(path.to_owned()), name: name_of(path) })
-}
-
-/// Opens the files and checks their headers.
-pub fn open(model: &ModelSource) -> Result<Checkpoint, ModelError> {
-    match model {
-        ModelSource::Demo => Checkpoint::demo(),
-        ModelSource::Directory(directory) => Checkpoint::open(directory),
-    }
+    let name = match ModelRef::parse(asked)? {
+        ModelRef::Directory(path) => name_of(&path),
+        ModelRef::Hub { id, .. } => id,
+    };
+    let mut meter = Meter::new("downloading");
+    let directory = hub::resolve(asked, &HubSettings::from_env(), &mut |transfer| {
+        meter.show(transfer.done, transfer.total, &name);
+    })?;
+    Ok(Source { model: ModelSource::Directory(directory), name })
 }
 
 /// The directory's own name, also when it is written as `.` or ends in `..`.
@@ -49,28 +42,9 @@ fn name_of(directory: &Path) -> String {
     full.file_name().unwrap_or(full.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// `owner/name` as the hub has it; anything that can only be a path is none.
-fn is_hub_id(text: &str) -> bool {
-    let part = |part: &str| {
-        part.starts_with(|first: char| first.is_ascii_alphanumeric())
-            && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-    };
-    text.split_once('/').is_some_and(|(owner, name)| part(owner) && part(name))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn hub_ids_are_told_from_paths() {
-        for id in ["Qwen/Qwen3.5-0.8B", "a/b", "open-models/x_1.2"] {
-            assert!(is_hub_id(id), "{id}");
-        }
-        for path in ["/models/x", "./x/y", "../x", "x", "a/b/c", "a/", "/a", "~/x", "a b/c", ""] {
-            assert!(!is_hub_id(path), "{path}");
-        }
-    }
 
     #[test]
     fn a_model_is_called_after_its_directory() {
@@ -80,12 +54,20 @@ mod tests {
         assert_eq!(name_of(&directory), "tiny-model");
         assert_eq!(name_of(&directory.join("..").join("tiny-model").join(".")), "tiny-model");
         assert_eq!(name_of(Path::new("/")), "/");
+        let source = find(directory.to_str()).unwrap();
+        assert_eq!(source.name, "tiny-model");
+        assert_eq!(source.model, ModelSource::Directory(directory));
     }
 
     #[test]
     fn nothing_asked_is_the_demo() {
         let source = find(None).unwrap();
         assert_eq!(source, Source { model: ModelSource::Demo, name: "demo".to_owned() });
-        assert!(open(&source.model).unwrap().config().vocab_size > 0);
+    }
+
+    #[test]
+    fn what_is_neither_a_directory_nor_an_id_is_refused() {
+        let message = find(Some("/no/such/model")).unwrap_err().to_string();
+        assert!(message.contains("no model \"/no/such/model\""), "{message}");
     }
 }

@@ -37,20 +37,23 @@ pub fn run(settings: &Settings, args: GenerateArgs) -> anyhow::Result<()> {
     let request = request(&boot, &args)?;
     boot.announce()?;
     let answer = engine::with_engine(boot, async |engine: EngineHandle| {
-        if args.json { answer(&engine, request, &mut io::sink()).await } else {
+        if args.json {
+            answer(&engine, request, &mut io::sink()).await
+        } else {
             let answer = answer(&engine, request, &mut io::stdout()).await?;
             writeln!(io::stdout())?;
             Ok(answer)
         }
     })?;
-    let (timings, calls) = (answer.timings, answer.counters.forward_passes);
+    let timings = &answer.timings;
     tracing::info!(
         prompt_tokens = timings.prompt_tokens,
         completion_tokens = timings.completion_tokens,
         finish_reason = ?answer.finish_reason,
+        queue_ms = timings.queue_ms,
         prefill_ms = timings.prefill_ms,
         decode_ms = timings.decode_ms,
-        forward_calls = calls,
+        forward_calls = answer.counters.forward_passes,
         "answered"
     );
     if args.json { print_json(&answer) } else { Ok(()) }

@@ -8,15 +8,16 @@ use pocket_config::{Settings, Sources};
 
 use crate::logging;
 
-/// What a rank reads of its environment: how to log. Everything else comes from the coordinator, so
-/// that ranks cannot disagree.
-const LOG_VARIABLES: [&str; 3] = ["RUST_LOG", "POCKETD_LOG_LEVEL", "POCKETD_LOG_FORMAT"];
+/// The variable with a rank's log filter.
+pub const LOG_FILTER: &str = "RUST_LOG";
+/// The variable with the format of its log lines.
+pub const LOG_FORMAT: &str = "POCKETD_LOG_FORMAT";
 
-/// Runs it to its end.
+/// Runs it to its end. Of its environment it reads how to log; everything else comes from the
+/// coordinator, so that ranks cannot disagree.
 pub fn run() -> ExitCode {
-    let environment: Vec<(OsString, OsString)> = std::env::vars_os()
-        .filter(|(name, _)| LOG_VARIABLES.iter().any(|known| name == known))
-        .collect();
+    let environment: Vec<(OsString, OsString)> =
+        std::env::vars_os().filter(|(name, _)| name == LOG_FILTER || name == LOG_FORMAT).collect();
     let sources = Sources {
         config: None,
         default_file: PathBuf::new(),

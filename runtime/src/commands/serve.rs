@@ -103,12 +103,6 @@ async fn start(settings: &Settings, app: &Data<App>) -> anyhow::Result<Engine> {
         boot.start(move |share| app.set_loaded(share)).await?
     };
     let status = engine.handle().status().await;
-    for note in &status.notes {
-        tracing::info!(note, "flag");
-    }
-    if let Some(reason) = &status.outputs_wrong {
-        tracing::warn!(reason, "OUTPUTS ARE WRONG BY REQUEST");
-    }
     let outputs_wrong = status.outputs_wrong.is_some().then(|| wrong_flags(&flags)).transpose()?;
     tracing::info!(model = model.name, ranks = status.ranks.len(), "ready");
     app.set_ready(Serving { model, engine: engine.handle(), outputs_wrong });

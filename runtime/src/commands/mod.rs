@@ -1,0 +1,11 @@
+//! The commands, one file each, and what they share.
+
+mod engine;
+pub mod flags;
+pub mod generate;
+pub mod inspect;
+pub mod output;
+mod prompt;
+pub mod rank;
+pub mod score;
+pub mod serve;
