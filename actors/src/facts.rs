@@ -10,10 +10,11 @@ use pocket_model::forward::ModelLimits;
 use pocket_model::shard::Shard;
 use pocket_model::tokenizer::Tokenizer;
 
-use crate::api::EngineOptions;
+use crate::api::{EngineOptions, ModelSource};
 use crate::checkpoint;
 use crate::coordinator::Bounds;
 use crate::error::EngineError;
+use crate::wire::MAX_STEP_ROWS;
 
 /// See the module.
 pub(crate) struct Facts {
@@ -36,9 +37,10 @@ impl Facts {
     pub fn gather(options: &EngineOptions) -> Result<Self, EngineError> {
         let refuse = |message: String| Err(EngineError::Options(message));
         let (rows, context) = (options.max_num_batched_tokens, options.max_model_len);
-        if rows == 0 || !rows.is_multiple_of(RECURRENCE_CHUNK) {
+        if rows == 0 || rows > MAX_STEP_ROWS || !rows.is_multiple_of(RECURRENCE_CHUNK) {
             return refuse(format!(
-                "--max-num-batched-tokens is {rows}; it must be a multiple of {RECURRENCE_CHUNK}"
+                "--max-num-batched-tokens is {rows}; it must be a multiple of {RECURRENCE_CHUNK}, at \
+                 most {MAX_STEP_ROWS}"
             ));
         }
         if context == 0 {
@@ -46,6 +48,14 @@ impl Facts {
         }
         if options.threads_per_rank == 0 {
             return refuse("a rank needs at least one thread".to_string());
+        }
+        if let ModelSource::Directory(path) = &options.model
+            && path.to_str().is_none()
+        {
+            return refuse(format!(
+                "the path {} is not UTF-8, so it cannot be told to the ranks; rename it",
+                path.display()
+            ));
         }
         let checkpoint = checkpoint::open(&options.model)?;
         let config = checkpoint.config();

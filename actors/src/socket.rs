@@ -13,7 +13,7 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::mpsc;
 use tokio_util::codec::{FramedRead, FramedWrite};
 
-use crate::wire::WireCodec;
+use crate::wire::{WireCodec, WireError};
 
 /// Messages that may wait to be written. Either side says little (a plan or a report at a time, a ping
 /// now and then), so a full queue means that the peer no longer reads.
@@ -70,10 +70,18 @@ where
     let mut writer = FramedWrite::new(writer, WireCodec::<S, R>::new());
     let writer = actix_rt::spawn(async move {
         while let Some(message) = messages.recv().await {
-            if let Err(error) = writer.send(message).await {
-                // Whoever reads this socket sees it close and knows more about the reason.
-                tracing::debug!(%error, "cannot write to the peer");
-                break;
+            match writer.send(message).await {
+                Ok(()) => {}
+                // The peer is gone: whoever reads this socket sees it close and knows more.
+                Err(WireError::Io(error)) => {
+                    tracing::debug!(%error, "cannot write to the peer");
+                    break;
+                }
+                // A message that cannot be sent is a bug here. Closing is how the peer learns.
+                Err(error) => {
+                    tracing::error!(%error, "closing the socket to the peer");
+                    break;
+                }
             }
         }
     });

@@ -16,8 +16,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio_util::codec::{Decoder, Encoder};
 
-/// Longest frame: a step of 512 K tokens with an output a row fits, with room to spare.
+/// Longest frame: a step of [`MAX_STEP_ROWS`] fits, and so does its report.
 pub(crate) const MAX_FRAME_BYTES: usize = 16 << 20;
+
+/// Most rows of a step. A row is a token (up to 5 bytes) and an output (up to 11) on the way out, and
+/// statistics (up to 24) on the way back.
+pub(crate) const MAX_STEP_ROWS: usize = 512 << 10;
 
 /// Bytes of the length before a frame.
 const PREFIX: usize = 4;

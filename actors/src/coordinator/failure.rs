@@ -39,6 +39,7 @@ impl Handler<LinkEvent> for Coordinator {
                 let _ = self.load.send(LoadProgress { rank, loaded, total });
             }
             News::Ready { device } => {
+                tracing::info!(rank, pid = view.pid, device, "rank is ready");
                 view.stage = Stage::Ready;
                 view.device = device;
                 self.begin_to_serve(ctx);

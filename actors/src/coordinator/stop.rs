@@ -125,6 +125,8 @@ impl Coordinator {
                 _ => Ok(()),
             },
         };
+        // No rank needs the segment; whoever of this process still waits in it is freed.
+        self.rendezvous.do_send(Poison { by: Party::Coordinator });
         if let Some(over) = self.over.take() {
             // The thread of the engine waits for it for as long as it lives.
             let _ = over.send(outcome);

@@ -308,3 +308,22 @@ fn strangers_and_other_versions_are_told_apart() {
         "the peer is not a pocketd process"
     );
 }
+
+#[test]
+fn the_largest_step_and_its_report_fit_a_frame() {
+    let rows = MAX_STEP_ROWS;
+    let segment = StepSegment {
+        slot: u32::MAX,
+        tokens: vec![u32::MAX; rows],
+        position: rows,
+        generated: false,
+        blocks: vec![u32::MAX; rows / 64],
+    };
+    let outputs = vec![OutputRow { row: rows, want: Want::Target(u32::MAX) }; rows];
+    let step = Step { number: u64::MAX, segments: vec![segment], outputs };
+    encode(&ToRank::Plan(StepPlan { step, flags: FlagSet::default() })).unwrap();
+    let stats = ShardStats { argmax: u32::MAX, max: 1.0, sum_exp: 1.0, target: Some(1.0) };
+    let rows = vec![Some(stats); rows];
+    let counters = Counters::default();
+    encode(&FromRank::Done(StepReport { step: 1, rows, counters, elapsed_us: 1 })).unwrap();
+}
