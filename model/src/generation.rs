@@ -60,3 +60,56 @@ impl GenerationConfig {
         GenerationConfig { eos_token_ids: model.eos_token_ids.clone(), ..Default::default() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<GenerationConfig, String> {
+        let model = ModelConfig { eos_token_ids: vec![7, 9], ..crate::config::small() };
+        GenerationConfig::parse("generation_config.json", text.as_bytes(), &model)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn end_ids_of_both_files_count_this_ones_first() {
+        assert_eq!(parse("{}").unwrap().eos_token_ids, [7, 9]);
+        assert_eq!(parse(r#"{"eos_token_id": 9}"#).unwrap().eos_token_ids, [9, 7]);
+        assert_eq!(parse(r#"{"eos_token_id": [3, 7]}"#).unwrap().eos_token_ids, [3, 7, 9]);
+    }
+
+    #[test]
+    fn sampling_defaults() {
+        let found = parse(
+            r#"{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0,
+                "repetition_penalty": 1.05, "transformers_version": "5.24.0"}"#,
+        );
+        let expected = GenerationConfig {
+            eos_token_ids: vec![7, 9],
+            do_sample: Some(true),
+            temperature: Some(0.6),
+            top_p: Some(0.95),
+            top_k: Some(20),
+            min_p: Some(0.0),
+            repetition_penalty: Some(1.05),
+        };
+        assert_eq!(found.unwrap(), expected);
+        let absent = parse(r#"{"temperature": null}"#).unwrap();
+        assert_eq!((absent.temperature, absent.do_sample), (None, None));
+    }
+
+    #[test]
+    fn values_out_of_range_are_named() {
+        for (text, expected) in [
+            (r#"{"temperature": -1}"#, "temperature is -1: expected a number from 0 to 1000000"),
+            (r#"{"top_p": 1.5}"#, "top_p is 1.5: expected a number from 0 to 1"),
+            (r#"{"top_k": -5}"#, "top_k is -5: expected a whole number from 0 to"),
+            (r#"{"do_sample": "no"}"#, "do_sample is \"no\": expected true or false"),
+            (r#"{"eos_token_id": 248320}"#, "eos_token_id is 248320: expected a token id below"),
+        ] {
+            let message = parse(text).unwrap_err();
+            let named = format!("generation_config.json: {expected}");
+            assert!(message.starts_with(&named), "{message}");
+        }
+    }
+}

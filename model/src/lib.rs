@@ -13,6 +13,7 @@ pub mod demo;
 pub mod detokenize;
 pub mod forward;
 pub mod generation;
+pub mod hub;
 pub mod inspect;
 pub mod memory;
 pub mod sampler;

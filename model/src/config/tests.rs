@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use serde_json::{Value, json};
 
 use super::*;
@@ -184,4 +186,41 @@ fn a_long_value_is_cut_in_the_message() {
     let message =
         parse(&with("hidden_size", Some(json!("é".repeat(5000))))).unwrap_err().to_string();
     assert!(message.len() < 400, "{}", message.len());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 2000, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default()
+    })]
+
+    // Whatever the numbers: an error, or a shape whose tensors and shards can be computed.
+    #[test]
+    fn no_value_panics_here_or_later(
+        edits in prop::collection::vec(
+            (any::<prop::sample::Index>(), prop_oneof![
+                any::<u64>().prop_map(Value::from),
+                (0u64..2000).prop_map(Value::from),
+                any::<f64>().prop_map(Value::from),
+                Just(Value::Null),
+                Just(json!([1, "a", {}])),
+                Just(json!({"rope_theta": 2, "partial_rotary_factor": 0.5})),
+            ]),
+            1..4,
+        ),
+    ) {
+        let mut config = text();
+        for (at, value) in edits {
+            let map = config.as_object_mut().unwrap();
+            let key = map.keys().nth(at.index(map.len())).unwrap().clone();
+            map.insert(key, value);
+        }
+        if let Ok(config) = parse(&config) {
+            prop_assert!(!crate::checkpoint::names::needed(&config).is_empty());
+            for world in crate::Shard::sizes(&config) {
+                let last = crate::Shard::new(&config, world - 1, world).unwrap();
+                prop_assert_eq!(last.vocab.end, config.vocab_size);
+                prop_assert_eq!(last.heads.end, config.heads);
+            }
+        }
+    }
 }

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 use super::*;
 
@@ -102,6 +103,10 @@ fn a_file_cut_anywhere_is_refused() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 2000, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default()
+    })]
+
     // Whatever the bytes: an error, or entries that are inside the file and disjoint.
     #[test]
     fn mutated_files_never_panic(
