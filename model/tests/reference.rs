@@ -2,6 +2,9 @@
 //! (`tests/fixtures/*/expected.*`), and against itself cut differently. Several ranks are compared in
 //! the end-to-end tests, over real processes.
 
+// A failed expectation of a helper is a failed test.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use std::path::{Path, PathBuf};
 
 use pocket_collectives::SingleRank;

@@ -1,1 +1,50 @@
-fn main() {}
+//! `pocketd`: serves a Qwen3.5-family model split by tensor parallelism over rank processes.
+//!
+//! `main` reads the command line, the settings (without touching anything but their file), and starts
+//! logging; the command does the rest. Exit codes: 0 success, 1 something failed while running, 2 bad
+//! usage or bad input, 128 + n ended by signal n (130 for Ctrl-C).
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod boot;
+mod cli;
+mod commands;
+mod failure;
+mod http;
+mod logging;
+mod progress;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Bench, Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return cli::report(&error),
+    };
+    if let Command::Rank = cli.command {
+        return commands::rank::run();
+    }
+    failure::exit_code(run(cli.command))
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    let settings = pocket_config::Settings::load(&command.sources())?;
+    logging::start(&settings.log_level, settings.log_format)?;
+    match command {
+        Command::Serve(args) => commands::serve::run(&settings, &args),
+        Command::Generate(args) => commands::generate::run(&settings, args),
+        Command::Score(args) => commands::score::run(&settings, args),
+        Command::Inspect(args) => commands::inspect::run(&settings, &args),
+        Command::Flags(args) => commands::flags::run(&settings, &args),
+        Command::Bench(args) => match args.what {
+            Bench::Roofline(args) => commands::bench::roofline::run(&settings, &args),
+        },
+        // Handled by `main`: a rank takes its orders from the coordinator, not from settings.
+        Command::Rank => unreachable!("ranks do not get here"),
+    }
+}

@@ -38,6 +38,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// List the experiment flags with their values
     Flags(FlagsArgs),
+    /// Measure this machine and this engine
+    Bench(BenchArgs),
     /// Run one rank; started by the coordinator, not by hand
     #[command(hide = true)]
     Rank,
@@ -52,6 +54,7 @@ impl Command {
             Command::Score(args) => args.settings.sources(),
             Command::Inspect(args) => args.settings.sources(),
             Command::Flags(args) => args.settings.sources(),
+            Command::Bench(BenchArgs { what: Bench::Roofline(args) }) => args.settings.sources(),
             Command::Rank => Sources::of_process(None, Vec::new()),
         }
     }
@@ -81,7 +84,7 @@ pub struct GenerateArgs {
     #[arg(long, conflicts_with = "ids")]
     pub raw: bool,
     /// Most tokens to generate [default: 256, or as many as fit]
-    #[arg(long, value_name = "N", value_parser = values::positive)]
+    #[arg(long, value_name = "N", value_parser = values::positive, allow_hyphen_values = true)]
     pub max_tokens: Option<usize>,
     /// Divides the logits; 0 always takes the likeliest token [default: the checkpoint's]
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
@@ -91,10 +94,10 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "P", allow_hyphen_values = true)]
     pub top_p: Option<f32>,
     /// Choose among this many of the likeliest tokens; 0 is all [default: the checkpoint's]
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_hyphen_values = true)]
     pub top_k: Option<usize>,
     /// Make the choices repeatable
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub seed: Option<u64>,
     /// End the answer before this text; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = values::stop)]
@@ -117,7 +120,7 @@ pub struct ScoreArgs {
     #[command(flatten)]
     pub prompt: PromptArgs,
     /// Tokens a forward call, a multiple of 64 [default: --max-num-batched-tokens]
-    #[arg(long, value_name = "TOKENS", value_parser = values::chunk)]
+    #[arg(long, value_name = "TOKENS", value_parser = values::chunk, allow_hyphen_values = true)]
     pub chunk: Option<usize>,
     /// Also write the last token's logits to this safetensors file, as `logits`
     #[arg(long, value_name = "FILE")]
@@ -164,6 +167,50 @@ pub struct FlagsArgs {
     /// Settings.
     #[command(flatten)]
     pub settings: SettingArgs<FlagsScope>,
+}
+
+/// Options of `bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// What to measure.
+    #[command(subcommand)]
+    pub what: Bench,
+}
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Decode against the read bandwidth, prefill against the arithmetic peak, in one run
+    Roofline(RooflineArgs),
+}
+
+/// Options of `bench roofline`.
+#[derive(Debug, Args)]
+pub struct RooflineArgs {
+    /// Tokens of the measured prefill
+    #[arg(long, value_name = "N", default_value = "512", value_parser = values::positive)]
+    pub prompt_tokens: usize,
+    /// Tokens of the measured decode
+    #[arg(long, value_name = "N", default_value = "32", value_parser = values::positive)]
+    pub decode_tokens: usize,
+    /// Measured rounds, after one that is not
+    #[arg(long, value_name = "N", default_value = "3", value_parser = values::positive)]
+    pub repeats: usize,
+    /// Seconds each limit is measured, before the engine and again after it
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = values::seconds)]
+    pub limit_seconds: f64,
+    /// Fail (exit code 1) below this share of the read bandwidth
+    #[arg(long, value_name = "SHARE", value_parser = values::share)]
+    pub min_decode_share: Option<f64>,
+    /// Fail (exit code 1) below this share of the arithmetic peak
+    #[arg(long, value_name = "SHARE", value_parser = values::share)]
+    pub min_prefill_share: Option<f64>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: SettingArgs<OneShotScope>,
 }
 
 #[cfg(test)]
@@ -220,6 +267,7 @@ mod tests {
             ["generate", "x", "--max-tokens=many"],
             ["generate", "x", "--stop="],
             ["generate", "x", "--seed=1.5"],
+            ["generate", "x", "--top-k=-3"],
             ["score", "x", "--chunk=0"],
             ["score", "x", "--chunk=63"],
         ] {

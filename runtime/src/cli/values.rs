@@ -35,6 +35,22 @@ pub fn chunk(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "a positive multiple of 64 is needed".to_owned())
 }
 
+/// A duration that a measurement can take.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|seconds| (0.01..=60.0).contains(seconds))
+        .ok_or_else(|| "a number of seconds from 0.01 to 60 is needed".to_owned())
+}
+
+/// A share of a limit.
+pub fn share(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|share| (0.0..=1.0).contains(share))
+        .ok_or_else(|| "a number from 0 to 1 is needed, such as 0.5".to_owned())
+}
+
 /// A text that ends an answer; an empty one would end it before it began.
 pub fn stop(text: &str) -> Result<String, String> {
     if text.is_empty() {

@@ -1,5 +1,6 @@
 //! The commands, one file each, and what they share.
 
+pub mod bench;
 mod engine;
 pub mod flags;
 pub mod generate;

@@ -1,0 +1,3 @@
+//! `pocketd bench`: measurements of this machine and this engine.
+
+pub mod roofline;

@@ -1,0 +1,17 @@
+//! End-to-end tests: the real program, over real processes, sockets and shared memory.
+
+// A failed expectation of a helper is a failed test.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod bad_input;
+mod bits;
+mod common;
+mod controls;
+mod demo;
+mod faults;
+mod http_chat;
+mod http_errors;
+mod http_serving;
+mod http_support;
+mod http_text;
+mod reference;
