@@ -40,9 +40,10 @@ pub fn run(settings: &Settings, args: GenerateArgs) -> anyhow::Result<()> {
         if args.json {
             answer(&engine, request, &mut io::sink()).await
         } else {
-            let answer = answer(&engine, request, &mut io::stdout()).await?;
+            let answer = answer(&engine, request, &mut io::stdout()).await;
+            // An answer that was cut short does not share its line with the reason.
             writeln!(io::stdout())?;
-            Ok(answer)
+            answer
         }
     })?;
     let timings = &answer.timings;
@@ -67,7 +68,7 @@ fn request(boot: &Boot, args: &GenerateArgs) -> anyhow::Result<GenerateRequest> 
         (None, Some(text)) => prompt::of_message(boot, text)?,
         (None, None) => return Err(bad_input("there is no prompt")),
     };
-    let room = prompt::room(boot, &prompt)?;
+    let room = prompt::room(boot, "prompt", &prompt)?;
     if room == 0 {
         return Err(bad_input(format!(
             "the prompt has {} tokens and the context {} (--max-model-len): no token of an answer fits",

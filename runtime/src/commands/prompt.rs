@@ -37,15 +37,15 @@ fn encode(boot: &Boot, text: &str, special: bool) -> anyhow::Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// Positions left in the context after these tokens, each of which the model must know.
-pub fn room(boot: &Boot, ids: &[u32]) -> anyhow::Result<usize> {
+/// Positions left in the context after these tokens of `what`, each of which the model must know.
+pub fn room(boot: &Boot, what: &str, ids: &[u32]) -> anyhow::Result<usize> {
     if ids.is_empty() {
-        return Err(bad_input("the prompt is empty: it has no tokens"));
+        return Err(bad_input(format!("the {what} is empty: it has no tokens")));
     }
     let vocab = boot.config.vocab_size;
     if let Some(index) = ids.iter().position(|id| *id as usize >= vocab) {
         return Err(bad_input(format!(
-            "token id {} (number {} of the prompt) is out of range: this model knows 0 to {}",
+            "token id {} (number {} of the {what}) is out of range: this model knows 0 to {}",
             ids[index],
             index + 1,
             vocab.saturating_sub(1)
@@ -53,7 +53,7 @@ pub fn room(boot: &Boot, ids: &[u32]) -> anyhow::Result<usize> {
     }
     boot.options.max_model_len.checked_sub(ids.len()).ok_or_else(|| {
         bad_input(format!(
-            "the prompt has {} tokens, more than the context of {} (--max-model-len)",
+            "the {what} has {} tokens, more than the context of {} (--max-model-len)",
             ids.len(),
             boot.options.max_model_len
         ))

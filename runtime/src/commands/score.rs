@@ -35,7 +35,7 @@ pub fn run(settings: &Settings, args: ScoreArgs) -> anyhow::Result<()> {
         (None, Some(text)) => prompt::of_text(&boot, text)?,
         (None, None) => return Err(bad_input("there is no text")),
     };
-    prompt::room(&boot, &ids)?;
+    prompt::room(&boot, "text", &ids)?;
     if let Some(file) = &args.logits {
         check_folder(file)?;
     }
