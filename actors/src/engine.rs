@@ -57,9 +57,21 @@ impl Engine {
         options: EngineOptions,
         progress: UnboundedSender<LoadProgress>,
     ) -> Result<Engine, EngineError> {
+        Engine::launch(options, progress).await?.ready().await
+    }
+
+    /// Starts the ranks and returns while they load, for those who want to ask how they are.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Engine::start`], as far as it is known before a rank is started.
+    pub async fn launch(
+        options: EngineOptions,
+        progress: UnboundedSender<LoadProgress>,
+    ) -> Result<LoadingEngine, EngineError> {
         let (thread, started) = EngineThread::start(options, progress)?;
-        let (coordinator, failed) = started.await.map_err(|_| EngineError::Crashed)??;
-        Ok(Engine { handle: EngineHandle { coordinator, failed }, thread })
+        let (handle, ready) = started.await.map_err(|_| EngineError::Crashed)??;
+        Ok(LoadingEngine { handle, thread, ready })
     }
 
     /// A way to ask it things.
@@ -85,7 +97,33 @@ impl Engine {
     }
 }
 
-type Started = (Addr<Coordinator>, watch::Receiver<Option<String>>);
+/// An engine whose ranks are loading: its status is known, requests are refused. Dropping it kills the
+/// ranks, and returns when they are gone.
+pub struct LoadingEngine {
+    handle: EngineHandle,
+    thread: EngineThread,
+    ready: Ready,
+}
+
+impl LoadingEngine {
+    /// A way to ask it things.
+    pub fn handle(&self) -> EngineHandle {
+        self.handle.clone()
+    }
+
+    /// Waits until all ranks have loaded. Dropping the returned future kills them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Engine::start`].
+    pub async fn ready(self) -> Result<Engine, EngineError> {
+        self.ready.await.unwrap_or(Err(EngineError::Crashed))?;
+        Ok(Engine { handle: self.handle, thread: self.thread })
+    }
+}
+
+type Ready = oneshot::Receiver<Result<(), EngineError>>;
+type Started = (EngineHandle, Ready);
 
 /// The engine's thread. Dropping it ends the engine.
 struct EngineThread {
@@ -174,12 +212,9 @@ async fn lead(
     let coordinator =
         Coordinator::start_in_arbiter(&arbiter.handle(), move |_| Coordinator::new(setup));
 
-    let address = coordinator.clone();
-    actix_rt::spawn(async move {
-        let outcome = is_ready.await.unwrap_or(Err(EngineError::Crashed));
-        // Who waited for the start may have given up; the engine's end is then on its way.
-        let _ = started.send(outcome.map(|()| (address, failures)));
-    });
+    let handle = EngineHandle { coordinator: coordinator.clone(), failed: failures };
+    // Who waited for the start may have given up; the engine's end is then on its way.
+    let _ = started.send(Ok((handle, is_ready)));
     let outcome = tokio::select! {
         outcome = &mut is_over => outcome,
         _ = aborted => {

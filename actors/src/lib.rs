@@ -33,6 +33,6 @@ mod socket;
 mod spawn;
 mod wire;
 
-pub use engine::{Engine, EngineHandle, LoadProgress, RequestStream};
+pub use engine::{Engine, EngineHandle, LoadProgress, LoadingEngine, RequestStream};
 pub use error::EngineError;
 pub use rank::rank_main;

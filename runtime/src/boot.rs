@@ -10,7 +10,7 @@ mod source;
 use std::io::Write;
 
 use pocket_actors::api::{EngineOptions, ModelSource};
-use pocket_actors::{Engine, EngineError};
+use pocket_actors::{Engine, EngineError, EngineHandle};
 use pocket_collectives::SegmentSpec;
 use pocket_config::{DeviceKind, LogFormat, Settings};
 use pocket_model::chat::{
@@ -192,12 +192,19 @@ impl Boot {
     }
 
     /// Starts the ranks and loads their weights, with a progress bar on a terminal and log lines
-    /// elsewhere. `observe` hears the share of the weights that is there, 0 to 1. Whether a flag makes
-    /// outputs wrong is said aloud when it is known to act: it may have nothing to act on.
-    pub async fn start(self, observe: impl FnMut(f64)) -> Result<Engine, EngineError> {
+    /// elsewhere. `launched` gets a way to ask how the ranks are while they load; `observe` hears the
+    /// share of the weights that is there, 0 to 1. Whether a flag makes outputs wrong is said aloud
+    /// when it is known to act: it may have nothing to act on.
+    pub async fn start(
+        self,
+        launched: impl FnOnce(EngineHandle),
+        observe: impl FnMut(f64),
+    ) -> Result<Engine, EngineError> {
         let (sender, reports) = mpsc::unbounded_channel();
         let showing = progress::show_loading(self.options.world, reports, observe);
-        let loading = Engine::start(self.options, sender);
+        let loading = Engine::launch(self.options, sender).await?;
+        launched(loading.handle());
+        let loading = loading.ready();
         tokio::pin!(loading);
         let engine = tokio::select! {
             // Reports first: the last of them are then shown before loading is over.

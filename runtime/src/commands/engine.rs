@@ -20,7 +20,7 @@ pub fn with_engine<T>(
     actix_web::rt::System::new().block_on(async {
         let mut signals = Signals::listen()?;
         let engine = tokio::select! {
-            started = boot.start(|_| {}) => started?,
+            started = boot.start(|_| {}, |_| {}) => started?,
             interrupted = signals.next() => return Err(interrupted.into()),
         };
         let outcome = tokio::select! {

@@ -17,6 +17,7 @@ use anyhow::{Context, anyhow};
 use pocket_actors::Engine;
 use pocket_config::{FLAGS, FlagSet, Settings};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::engine::Signals;
 use crate::boot::{self, Boot};
@@ -27,6 +28,9 @@ use crate::http::{self, App, SamplingDefaults, ServedModel, Serving, TextSide};
 /// How long `/health` says why the engine failed before the process ends: long enough for a prober
 /// with a period of a second.
 const FAILURE_SHOWN: Duration = Duration::from_secs(3);
+
+/// What a reader gets beyond the shutdown's limit for the last of an answer that was cut at the limit.
+const LAST_BYTES: Duration = Duration::from_secs(2);
 
 /// Serves until a signal or a failure; with `--dry-run` prints the memory plan instead.
 pub fn run(settings: &Settings, args: &ServeArgs) -> anyhow::Result<()> {
@@ -98,10 +102,8 @@ async fn start(settings: &Settings, app: &Data<App>) -> anyhow::Result<Engine> {
     let model = served_model(&boot)?;
     announce(settings, &boot)?;
     let flags = boot.options.flags.clone();
-    let engine = {
-        let app = app.clone();
-        boot.start(move |share| app.set_loaded(share)).await?
-    };
+    let engine =
+        boot.start(|engine| app.set_loading(engine), |share| app.set_loaded(share)).await?;
     let status = engine.handle().status().await;
     let outputs_wrong = status.outputs_wrong.is_some().then(|| wrong_flags(&flags)).transpose()?;
     tracing::info!(model = model.name, ranks = status.ranks.len(), "ready");
@@ -170,8 +172,14 @@ async fn drain(
 ) -> anyhow::Result<()> {
     app.set_draining();
     let limit = settings.shutdown_timeout.duration();
+    let deadline = Instant::now() + limit;
     let stopped = engine.shutdown(limit).await;
-    // What was cut has been told so; its last bytes are on their way.
+    // The engine has said all it will; slow readers may not have read it all.
+    let read = tokio::time::timeout_at(deadline + LAST_BYTES, app.idle()).await;
+    if read.is_err() {
+        let open_requests = app.open_requests();
+        tracing::warn!(open_requests, "clients did not read their answers to the end in time");
+    }
     server.stop(true).await;
     stopped?;
     tracing::info!("stopped");

@@ -125,7 +125,11 @@ fn check(endpoint: Endpoint, name: &str, value: &Value) -> Result<(), ApiError> 
                 [] => "leave it out".to_string(),
                 allowed => format!("leave it out or send {}", allowed.join(" or ")),
             };
-            let message = format!("{name} is {}, which is not supported; {instead}", quote(value));
+            let message = format!(
+                "{name} ({}) is {}, which is not supported; {instead}",
+                field.about,
+                quote(value)
+            );
             Err(ApiError::field(name, message).with_code("unsupported_parameter"))
         }
     }
@@ -222,11 +226,11 @@ mod tests {
         }
         assert_eq!(
             chat(json!({"n": 0})).unwrap_err().to_string(),
-            "n is 0, which is not supported; leave it out or send 1"
+            "n (number of answers) is 0, which is not supported; leave it out or send 1"
         );
         assert_eq!(
             chat(json!({"audio": {"voice": "x"}})).unwrap_err().to_string(),
-            "audio is {\"voice\":\"x\"}, which is not supported; leave it out"
+            "audio (spoken output) is {\"voice\":\"x\"}, which is not supported; leave it out"
         );
         chat(json!({
             "n": 1, "frequency_penalty": 0.0, "presence_penalty": 0, "logit_bias": {},

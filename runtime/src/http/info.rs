@@ -5,6 +5,7 @@ use std::time::Duration;
 use actix_web::http::StatusCode;
 use actix_web::web::{Data, Path};
 use actix_web::{HttpResponse, HttpResponseBuilder};
+use pocket_actors::EngineHandle;
 use pocket_actors::api::{EngineState, EngineStatus};
 use serde_json::{Value, json};
 
@@ -17,24 +18,29 @@ const STATUS_LIMIT: Duration = Duration::from_secs(5);
 /// `GET /health`: 200 when requests are served, else 503; the body says why and shows every rank.
 pub async fn health(app: Data<App>) -> HttpResponse {
     let (status, body) = match app.stage() {
-        Stage::Starting(loaded) => {
-            (StatusCode::SERVICE_UNAVAILABLE, json!({"state": "starting", "loaded": loaded}))
+        Stage::Starting(loaded, engine) => {
+            let mut body = match engine {
+                Some(engine) => report(status(&engine).await, Some(EngineState::Starting)).1,
+                None => json!({"state": "starting"}),
+            };
+            body["loaded"] = json!(loaded);
+            (StatusCode::SERVICE_UNAVAILABLE, body)
         }
         Stage::Draining(None) => (StatusCode::SERVICE_UNAVAILABLE, json!({"state": "draining"})),
-        Stage::Ready(serving) => report(status(&serving).await, None),
+        Stage::Ready(serving) => report(status(&serving.engine).await, None),
         Stage::Draining(Some(serving)) => {
-            report(status(&serving).await, Some(EngineState::Draining))
+            report(status(&serving.engine).await, Some(EngineState::Draining))
         }
         Stage::Failed(reason, serving) => {
-            report(status(&serving).await, Some(EngineState::Failed(reason)))
+            report(status(&serving.engine).await, Some(EngineState::Failed(reason)))
         }
     };
     HttpResponseBuilder::new(status).json(body)
 }
 
 /// What the coordinator says, unless it does not answer.
-async fn status(serving: &Serving) -> Option<EngineStatus> {
-    tokio::time::timeout(STATUS_LIMIT, serving.engine.status()).await.ok()
+async fn status(engine: &EngineHandle) -> Option<EngineStatus> {
+    tokio::time::timeout(STATUS_LIMIT, engine.status()).await.ok()
 }
 
 /// The body of `/health`; `state`, the server's own, goes before the engine's.

@@ -40,7 +40,7 @@ pub struct Serving {
 
 #[derive(Clone)]
 enum Phase {
-    Starting,
+    Starting(Option<EngineHandle>),
     Ready(Arc<Serving>),
     Draining(Option<Arc<Serving>>),
     Failed(String, Arc<Serving>),
@@ -58,8 +58,8 @@ pub struct App {
 
 /// Where the server stands, for `/health`.
 pub enum Stage {
-    /// The model is loading; the share of it that is there.
-    Starting(f64),
+    /// The model is loading: the share of it that is there, and the engine once it has ranks.
+    Starting(f64, Option<EngineHandle>),
     /// Requests are served.
     Ready(Arc<Serving>),
     /// Requests are refused, those that are open finish.
@@ -83,11 +83,16 @@ impl App {
     /// A server whose model is not loaded yet.
     pub fn new(max_request_bytes: usize) -> Self {
         Self {
-            phase: RwLock::new(Phase::Starting),
+            phase: RwLock::new(Phase::Starting(None)),
             loaded: AtomicU32::new(0),
             open: watch::Sender::new(0),
             max_request_bytes,
         }
+    }
+
+    /// The engine has ranks, which load.
+    pub fn set_loading(&self, engine: EngineHandle) {
+        self.set(Phase::Starting(Some(engine)));
     }
 
     /// Notes how much of the weights is loaded, 0 to 1.
@@ -116,7 +121,7 @@ impl App {
     /// Where the server stands.
     pub fn stage(&self) -> Stage {
         match self.phase() {
-            Phase::Starting => Stage::Starting(self.loaded_share()),
+            Phase::Starting(engine) => Stage::Starting(self.loaded_share(), engine),
             Phase::Ready(serving) => Stage::Ready(serving),
             Phase::Draining(serving) => Stage::Draining(serving),
             Phase::Failed(reason, serving) => Stage::Failed(reason, serving),
@@ -131,7 +136,7 @@ impl App {
     /// The model and engine, once there, whatever became of them.
     pub fn serving(&self) -> Option<Arc<Serving>> {
         match self.phase() {
-            Phase::Starting => None,
+            Phase::Starting(_) => None,
             Phase::Ready(serving) | Phase::Failed(_, serving) => Some(serving),
             Phase::Draining(serving) => serving,
         }
@@ -145,7 +150,7 @@ impl App {
         let open = OpenRequest { app: Arc::clone(self) };
         match self.phase() {
             Phase::Ready(serving) => Ok((serving, open)),
-            Phase::Starting => Err(ApiError::unavailable(format!(
+            Phase::Starting(_) => Err(ApiError::unavailable(format!(
                 "the model is loading, {:.0} % of its weights are there",
                 self.loaded_share() * 100.0
             ))),
