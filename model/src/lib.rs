@@ -6,8 +6,8 @@
 
 mod error;
 
-pub mod checkpoint;
 pub mod chat;
+pub mod checkpoint;
 pub mod config;
 pub mod demo;
 pub mod detokenize;

@@ -33,8 +33,8 @@ fn load(dir: &Path, threads: usize) -> RankModel<CpuDevice> {
         kv_blocks: 3 * CONTEXT / 64,
     };
     let mut seen = (0, 0);
-    let model =
-        RankModel::load(device, &checkpoint, &shard, limits, &mut |at, of| seen = (at, of)).unwrap();
+    let model = RankModel::load(device, &checkpoint, &shard, limits, &mut |at, of| seen = (at, of))
+        .unwrap();
     assert!(seen.0 == seen.1 && seen.1 > 0, "loading ended at {} of {} bytes", seen.0, seen.1);
     model
 }
@@ -49,7 +49,11 @@ fn segment(slot: u32, tokens: &[u32], position: usize, generated: bool) -> StepS
 }
 
 /// Logits of the wanted rows of one step.
-fn run(model: &mut RankModel<CpuDevice>, segments: Vec<StepSegment>, rows: &[usize]) -> Vec<Vec<f32>> {
+fn run(
+    model: &mut RankModel<CpuDevice>,
+    segments: Vec<StepSegment>,
+    rows: &[usize],
+) -> Vec<Vec<f32>> {
     let outputs = rows.iter().map(|row| OutputRow { row: *row, want: Want::Logits }).collect();
     let step = Step { number: 1, segments, outputs };
     let mut found = Vec::new();

@@ -26,10 +26,11 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return cli::report(&error),
     };
-    if let Command::Rank = cli.command {
-        return commands::rank::run();
+    match cli.command {
+        // A rank takes its orders from the coordinator, not from settings.
+        Command::Rank => commands::rank::run(),
+        command => failure::exit_code(run(command)),
     }
-    failure::exit_code(run(cli.command))
 }
 
 fn run(command: Command) -> anyhow::Result<()> {
@@ -44,7 +45,6 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Bench(args) => match args.what {
             Bench::Roofline(args) => commands::bench::roofline::run(&settings, &args),
         },
-        // Handled by `main`: a rank takes its orders from the coordinator, not from settings.
-        Command::Rank => unreachable!("ranks do not get here"),
+        Command::Rank => anyhow::bail!("a rank has no settings"),
     }
 }

@@ -11,6 +11,7 @@ mod demo;
 mod faults;
 mod http_chat;
 mod http_errors;
+mod http_failures;
 mod http_serving;
 mod http_support;
 mod http_text;

@@ -41,7 +41,14 @@ fn links(text: &str) -> Vec<String> {
 /// Paths into this repository that stand in backquotes: they start with one of its folders.
 fn named_files(text: &str) -> Vec<String> {
     const FOLDERS: [&str; 9] = [
-        "actors/", "collectives/", "config/", "deploy/", "device/", "docs/", "model/", "runtime/",
+        "actors/",
+        "collectives/",
+        "config/",
+        "deploy/",
+        "device/",
+        "docs/",
+        "model/",
+        "runtime/",
         "tests/",
     ];
     text.split('`')

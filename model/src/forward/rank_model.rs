@@ -1,9 +1,7 @@
 //! The model on one rank: loads the shard, keeps the sequences' state, runs steps.
 
 use pocket_collectives::{AllReduce, Phase, ProgressSink};
-use pocket_device::{
-    BlockId, Device, DeviceTensor, RECURRENCE_CHUNK, Recurrence, Segment, SlotId,
-};
+use pocket_device::{BlockId, Device, DeviceTensor, RECURRENCE_CHUNK, Recurrence, Segment, SlotId};
 
 use super::attention::{self, AttentionMixer, AttentionWork};
 use super::linear_attention::{LinearMixer, LinearWork};
