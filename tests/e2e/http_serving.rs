@@ -99,7 +99,7 @@ fn a_running_stream_is_drained() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut daemon = options.start().unwrap();
         let client = daemon.client();
-        let stream = begun(&client, 150);
+        let stream = begun(&client, 250);
         daemon.process().signal_group(signal).unwrap();
         wait_state(&client, "draining");
         let reply = client.post(COMPLETIONS, &json!({"prompt": "And me?"})).unwrap();
@@ -109,7 +109,7 @@ fn a_running_stream_is_drained() {
         assert_eq!(events.last().unwrap(), "[DONE]");
         let last: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
         assert_eq!(last["choices"][0]["finish_reason"], "length");
-        assert_eq!(last["timings"]["completion_tokens"], 150);
+        assert_eq!(last["timings"]["completion_tokens"], 250);
         let finished = daemon.finish(PATIENCE).unwrap();
         assert_eq!(finished.status.code(), Some(0), "{finished:?}");
     }
