@@ -45,6 +45,8 @@ pub fn listen(host: &str, port: u16, app: Data<App>) -> io::Result<(Server, Sock
     })
     .workers(THREADS)
     .keep_alive(KEEP_ALIVE)
+    // An event is a small packet; without this it may wait for the last one's acknowledgement.
+    .tcp_nodelay(true)
     .shutdown_timeout(FLUSH_LIMIT_S)
     .disable_signals()
     .bind(address)?;
