@@ -1,5 +1,5 @@
-//! The two forms of the gated delta rule on one thread, 512 tokens through 16 linear-attention layers
-//! of the 27B model: `cargo bench -p pocket-device --bench recurrence`.
+//! The two forms of the gated delta rule, 512 tokens through 16 linear-attention layers of the 27B
+//! model, on one thread and on one for each core: `cargo bench -p pocket-device --bench recurrence`.
 //!
 //! - `chunked`: the prompt, one call a layer.
 //! - `one_token_form`: as tokens are generated, each going through all layers before the next. Their
@@ -34,8 +34,8 @@ struct Layers {
 }
 
 impl Layers {
-    fn new() -> Layers {
-        let device = CpuDevice::new(CpuOptions { threads: 1, cpus: None, simd: None }).unwrap();
+    fn new(threads: usize) -> Layers {
+        let device = CpuDevice::new(CpuOptions { threads, cpus: None, simd: None }).unwrap();
         let mut seed = 1u64;
         let mut numbers = |rows: usize, cols: usize, from: f32, to: f32| {
             let next = |_| {
@@ -87,23 +87,28 @@ fn segment(rows: usize, position: usize, recurrence: Recurrence) -> Segment<'sta
     Segment { slot: SlotId(0), first_row: 0, rows, position, recurrence, blocks: &[] }
 }
 
-#[divan::bench(sample_count = 5, sample_size = 1)]
-fn chunked(bencher: Bencher<'_, '_>) {
-    let mut layers = Layers::new();
+fn thread_counts() -> Vec<usize> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if cores > 1 { vec![1, cores] } else { vec![1] }
+}
+
+#[divan::bench(sample_count = 5, sample_size = 1, args = thread_counts())]
+fn chunked(bencher: Bencher<'_, '_>, threads: usize) {
+    let mut layers = Layers::new(threads);
     bencher
         .counter(ItemsCount::new(TOKENS * LAYERS))
         .bench_local(|| layers.together(Recurrence::Chunked));
 }
 
-#[divan::bench(sample_count = 5, sample_size = 1)]
-fn one_token_form(bencher: Bencher<'_, '_>) {
-    let mut layers = Layers::new();
+#[divan::bench(sample_count = 5, sample_size = 1, args = thread_counts())]
+fn one_token_form(bencher: Bencher<'_, '_>, threads: usize) {
+    let mut layers = Layers::new(threads);
     bencher.counter(ItemsCount::new(TOKENS * LAYERS)).bench_local(|| layers.one_by_one());
 }
 
-#[divan::bench(sample_count = 5, sample_size = 1)]
-fn one_token_form_in_cache(bencher: Bencher<'_, '_>) {
-    let mut layers = Layers::new();
+#[divan::bench(sample_count = 5, sample_size = 1, args = thread_counts())]
+fn one_token_form_in_cache(bencher: Bencher<'_, '_>, threads: usize) {
+    let mut layers = Layers::new(threads);
     bencher
         .counter(ItemsCount::new(TOKENS * LAYERS))
         .bench_local(|| layers.together(Recurrence::Stepwise));

@@ -1,26 +1,26 @@
 //! The CPU as a device: weights in bf16 tiles, float32 arithmetic, AVX2+FMA or portable kernels, one
 //! pool of pinned threads a rank. Each kernel lives in the file named for it.
 
-pub mod attention;
-pub mod delta_rule;
+mod attention;
+mod delta_rule;
 mod disjoint;
-pub mod elementwise;
+mod elementwise;
 pub mod embed;
-pub mod kv_cache;
+mod kv_cache;
 mod lanes;
 pub mod limits;
-pub mod math;
+mod math;
 pub mod matmul;
 pub mod matrix;
 pub mod memory;
-pub mod norm;
+mod norm;
 pub mod pool;
 mod prefetch;
-pub mod recurrent_state;
-pub mod rotary;
+mod recurrent_state;
+mod rotary;
 mod segments;
 pub mod simd;
-pub mod stats;
+mod stats;
 mod strip;
 pub mod tensor;
 #[cfg(test)]

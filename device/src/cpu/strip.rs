@@ -18,10 +18,15 @@ pub const BLOCK_ROWS: usize = 6;
 pub enum Initial<'a> {
     /// Zero.
     Zero,
-    /// What `c` holds.
-    Keep,
     /// What `c` holds, times this number of its row.
     Scaled(&'a [f32]),
+    /// Sixteen numbers of another matrix: row `i` is `data[i * row..]`.
+    From {
+        /// The numbers.
+        data: &'a [f32],
+        /// Distance between rows.
+        row: usize,
+    },
 }
 
 /// How far along `k` each row goes.
@@ -93,8 +98,10 @@ impl StripProduct<'_> {
         }
         assert!(k * STRIP <= self.b.len());
         assert!(last * self.c_row + STRIP <= self.c.len());
-        if let Initial::Scaled(scale) = self.initial {
-            assert!(self.rows <= scale.len());
+        match self.initial {
+            Initial::Scaled(scale) => assert!(self.rows <= scale.len()),
+            Initial::From { data, row } => assert!(last * row + STRIP <= data.len()),
+            Initial::Zero => (),
         }
     }
 }
@@ -138,7 +145,9 @@ unsafe fn block<L: Lanes, const M: usize>(l: L, product: &mut StripProduct<'_>, 
     let mut sums = match product.initial {
         Initial::Zero => [[l.splat(0.0); 2]; M],
         // SAFETY: as above.
-        Initial::Keep => unsafe { load_rows(l, c, product.c_row) },
+        Initial::From { data, row: distance } => unsafe {
+            load_rows(l, data.as_ptr().add(row * distance), distance)
+        },
         Initial::Scaled(scale) => {
             // SAFETY: as above.
             let mut kept: [[L::V; 2]; M] = unsafe { load_rows(l, c, product.c_row) };
@@ -271,10 +280,13 @@ mod tests {
                 let scale = numbers(rows, 4);
                 let scaled: Vec<f32> =
                     start.iter().enumerate().map(|(i, x)| x * scale[i / STRIP]).collect();
+                let other = numbers(rows * (STRIP + 3), 5);
+                let from_other: Vec<f32> =
+                    other.chunks(STRIP + 3).flat_map(|row| &row[..STRIP]).copied().collect();
                 for (initial, from) in [
                     (Initial::Zero, vec![0.0; start.len()]),
-                    (Initial::Keep, start.clone()),
                     (Initial::Scaled(&scale), scaled),
+                    (Initial::From { data: &other, row: STRIP + 3 }, from_other),
                 ] {
                     let mut c = start.clone();
                     let product =

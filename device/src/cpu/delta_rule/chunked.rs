@@ -43,10 +43,10 @@ pub struct ChunkMemory<'a> {
     system: &'a mut [f32],
     /// `r[i, j] (q[i] . k[j])`.
     attention: &'a mut [f32],
-    /// `-write[i] r[i] k[i]`, `[64, key_dim]`, as the next two.
+    /// `-write[i] r[i] k[i]`, `[64, key_dim]`, as the next.
     reading_keys: &'a mut [f32],
-    /// `r[i] q[i]`.
-    reading_queries: &'a mut [f32],
+    /// `r[i]`.
+    from_start: &'a mut [f32],
     /// `r[last, j] k[j]`.
     writing_keys: &'a mut [f32],
     /// `D`, one strip.
@@ -59,7 +59,7 @@ impl<'a> ChunkMemory<'a> {
     /// Lengths of the pieces.
     pub fn lengths(key_dim: usize) -> [usize; PIECES] {
         let (square, keys) = (CHUNK * CHUNK, CHUNK * key_dim);
-        [keys, square, square, square, square, keys, keys, keys, CHUNK * STRIP, key_dim]
+        [keys, square, square, square, square, keys, CHUNK, keys, CHUNK * STRIP, key_dim]
     }
 
     /// From pieces of these lengths, or from empty ones when no chunk comes.
@@ -71,7 +71,7 @@ impl<'a> ChunkMemory<'a> {
             system,
             attention,
             reading_keys,
-            reading_queries,
+            from_start,
             writing_keys,
             errors,
             kept,
@@ -83,7 +83,7 @@ impl<'a> ChunkMemory<'a> {
             system,
             attention,
             reading_keys,
-            reading_queries,
+            from_start,
             writing_keys,
             errors,
             kept,
@@ -166,22 +166,11 @@ impl Kernel for Chunk<'_, '_> {
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
         self.scale(l);
-        let Chunk { key_dim, write, values, distance, matrix, memory, .. } = self;
-        let tokens = write.len();
+        let Chunk { q, key_dim, keep, values, distance, matrix, memory, .. } = self;
+        let tokens = keep.len();
         for (i, strip) in matrix.chunks_exact_mut(key_dim * STRIP).enumerate() {
             let values = &mut values[i * STRIP..];
             let errors = &mut memory.errors[..tokens * STRIP];
-            let rows = errors.chunks_exact_mut(STRIP).zip(values.chunks(distance));
-            for ((error, value), &write) in rows.zip(write) {
-                let write = l.splat(write);
-                map(
-                    l,
-                    error,
-                    [&value[..STRIP]],
-                    #[inline(always)]
-                    |[v]| l.mul(v, write),
-                );
-            }
             l.call(StripProduct {
                 a: Strided { data: memory.reading_keys, row: key_dim, col: 1 },
                 rows: tokens,
@@ -189,11 +178,11 @@ impl Kernel for Chunk<'_, '_> {
                 b: strip,
                 c: errors,
                 c_row: STRIP,
-                initial: Initial::Keep,
+                initial: Initial::From { data: values, row: distance },
             });
             l.call(Solve { a: memory.system, rows: tokens, d: errors });
             l.call(StripProduct {
-                a: Strided { data: memory.reading_queries, row: key_dim, col: 1 },
+                a: Strided { data: q, row: key_dim, col: 1 },
                 rows: tokens,
                 reach: Reach::All(key_dim),
                 b: strip,
@@ -208,7 +197,7 @@ impl Kernel for Chunk<'_, '_> {
                 b: errors,
                 c: values,
                 c_row: distance,
-                initial: Initial::Keep,
+                initial: Initial::Scaled(memory.from_start),
             });
             l.call(StripProduct {
                 a: Strided { data: memory.writing_keys, row: 1, col: key_dim },
@@ -224,7 +213,7 @@ impl Kernel for Chunk<'_, '_> {
 }
 
 impl Chunk<'_, '_> {
-    /// Multiplies the shared products, queries and keys by the gates.
+    /// Multiplies the shared products, keys and values by the gates.
     #[inline(always)]
     fn scale<L: Lanes>(&mut self, l: L) {
         let (key_dim, tokens) = (self.key_dim, self.keep.len());
@@ -235,23 +224,24 @@ impl Chunk<'_, '_> {
         let mut from_start = 1.0f32;
         for i in 0..tokens {
             let (keep, minus_write) = (l.splat(self.keep[i]), l.splat(-self.write[i]));
+            // Entries beyond the diagonal's strip are not there, and none is read.
+            let row = i * CHUNK..i * CHUNK + (i + 1).next_multiple_of(LANES);
+            let ratios = &mut ratios[..row.len()];
             update(
                 l,
-                &mut ratios,
+                ratios,
                 [],
                 #[inline(always)]
                 |r, []| l.mul(r, keep),
             );
             ratios[i] = 1.0;
             from_start *= self.keep[i];
-            // Entries beyond the diagonal's strip are not there, and none is read.
-            let row = i * CHUNK..i * CHUNK + (i + 1).next_multiple_of(LANES);
-            let ratios = &ratios[..row.len()];
+            memory.from_start[i] = from_start;
             let products = &memory.key_key[row.clone()];
             map(
                 l,
                 &mut memory.system[row.clone()],
-                [ratios, products],
+                [&*ratios, products],
                 #[inline(always)]
                 |[r, p]| l.mul(l.mul(r, minus_write), p),
             );
@@ -259,7 +249,7 @@ impl Chunk<'_, '_> {
             map(
                 l,
                 &mut memory.attention[row],
-                [ratios, products],
+                [&*ratios, products],
                 #[inline(always)]
                 |[r, p]| l.mul(r, p),
             );
@@ -269,18 +259,18 @@ impl Chunk<'_, '_> {
             map(
                 l,
                 out,
-                [&self.k[row.clone()]],
+                [&self.k[row]],
                 #[inline(always)]
                 |[k]| l.mul(k, scale),
             );
-            let scale = l.splat(from_start);
-            let out = &mut memory.reading_queries[row.clone()];
-            map(
+            let (value, write) = (&mut self.values[i * self.distance..], l.splat(self.write[i]));
+            let len = self.distance.min(value.len());
+            update(
                 l,
-                out,
-                [&self.q[row]],
+                &mut value[..len],
+                [],
                 #[inline(always)]
-                |[q]| l.mul(q, scale),
+                |v, []| l.mul(v, write),
             );
         }
         for (j, &ratio) in ratios[..tokens].iter().enumerate() {
