@@ -6,6 +6,7 @@
 //! ends the process at once. When the engine fails, open requests hear it, `/health` shows it for a
 //! moment, and the process ends with code 1 for its supervisor to see.
 
+use std::io;
 use std::thread;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use anyhow::{Context, anyhow};
 use pocket_actors::Engine;
 use pocket_config::{FLAGS, FlagSet, Settings};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::engine::Signals;
@@ -43,7 +45,7 @@ pub fn run(settings: &Settings, args: &ServeArgs) -> anyhow::Result<()> {
 async fn serve(settings: &Settings) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
     let app = Data::new(App::new(settings.max_request_bytes.get()));
-    let server = open_port(settings, &app)?;
+    let (server, mut listening) = open_port(settings, &app)?;
     let started = tokio::select! {
         started = start(settings, &app) => started,
         signal = signals.next() => {
@@ -56,6 +58,10 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     let engine = started?;
     let handle = engine.handle();
     tokio::select! {
+        ended = &mut listening => {
+            ended.context("the HTTP server crashed")?.context("the HTTP server failed")?;
+            Err(anyhow!("the HTTP server ended"))
+        }
         reason = handle.failed() => fail(reason, &app, &server, &mut signals).await,
         signal = signals.next() => {
             tracing::info!(
@@ -72,34 +78,32 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     }
 }
 
-/// Takes the address and answers on it from now on.
-fn open_port(settings: &Settings, app: &Data<App>) -> anyhow::Result<ServerHandle> {
+/// Takes the address and answers on it from now on, until the server is stopped or its task ends.
+fn open_port(
+    settings: &Settings,
+    app: &Data<App>,
+) -> anyhow::Result<(ServerHandle, JoinHandle<io::Result<()>>)> {
     let (host, port) = (settings.host.as_str(), settings.port);
     let (server, address) = http::listen(host, port, app.clone()).map_err(|error| {
         let fix = match error.kind() {
-            std::io::ErrorKind::AddrInUse => {
+            io::ErrorKind::AddrInUse => {
                 "; stop what listens there or choose another --port (0 takes a free one)"
             }
-            std::io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges",
+            io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges",
             _ => "; --host must be an address of this machine",
         };
         bad_input(format!("cannot listen on {host}:{port}: {error}{fix}"))
     })?;
     let handle = server.handle();
-    rt::spawn(async move {
-        if let Err(error) = server.await {
-            tracing::error!(%error, "the HTTP server ended");
-        }
-    });
+    let task = rt::spawn(server);
     // Scripts wait for this line and read the address from it.
     tracing::info!(%address, "listening");
-    Ok(handle)
+    Ok((handle, task))
 }
 
 /// Finds, checks and loads the model; requests are served when this returns.
 async fn start(settings: &Settings, app: &Data<App>) -> anyhow::Result<Engine> {
-    let boot = prepare(settings).await?;
-    let model = served_model(&boot)?;
+    let (boot, model) = prepare(settings).await?;
     announce(settings, &boot)?;
     let flags = boot.options.flags.clone();
     let engine =
@@ -111,14 +115,18 @@ async fn start(settings: &Settings, app: &Data<App>) -> anyhow::Result<Engine> {
     Ok(engine)
 }
 
-/// Finds the model and checks it. A download may take minutes and opening files blocks, so this has a
-/// thread of its own, which no signal has to wait for.
-async fn prepare(settings: &Settings) -> anyhow::Result<Boot> {
+/// Finds the model, checks it and reads its tokenizer. A download may take minutes and reading files
+/// blocks, so this has a thread of its own, which no signal has to wait for.
+async fn prepare(settings: &Settings) -> anyhow::Result<(Boot, ServedModel)> {
     let (sender, receiver) = oneshot::channel();
     let settings = settings.clone();
     thread::Builder::new().name("boot".into()).spawn(move || {
+        let prepared = boot::prepare(&settings).and_then(|boot| {
+            let model = served_model(&boot)?;
+            Ok((boot, model))
+        });
         // Nobody receives when a signal came first.
-        let _ = sender.send(boot::prepare(&settings));
+        let _ = sender.send(prepared);
     })?;
     receiver.await.context("preparing the model ended without a result")?
 }
