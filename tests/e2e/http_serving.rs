@@ -2,12 +2,12 @@
 
 use nix::sys::signal::Signal;
 use pocket_tests::daemon::{Daemon, DaemonOptions};
-use pocket_tests::generate::{End, Script};
+use pocket_tests::generate::{End, RandomOptions, Script, Shape, write_random};
 use pocket_tests::http::{Client, EventStream};
 use pocket_tests::wait::{PATIENCE, until};
 use serde_json::{Value, json};
 
-use crate::common::POCKETD;
+use crate::common::{POCKETD, pocketd};
 use crate::http_support::{COMPLETIONS, Scripted};
 
 /// A model that never ends its answer, on a device that takes 10 ms a call.
@@ -65,6 +65,41 @@ fn health_models_and_version() {
     assert_eq!(missing.json().unwrap()["error"]["code"], "model_not_found");
     let version = client.get("/version").unwrap().json().unwrap();
     assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
+}
+
+/// M3: the memory plan without the start, its verdict as the exit code.
+#[test]
+fn a_dry_run_says_whether_the_model_fits() {
+    let fits = pocketd(&["serve", "--dry-run", "--tensor-parallel-size", "2"]);
+    assert_eq!(fits.status.code(), Some(0), "{fits:?}");
+    assert!(fits.stdout.contains("memory plan: 2 ranks"), "{}", fits.stdout);
+    let json = pocketd(&["serve", "--dry-run", "--json"]);
+    assert!(json.json().unwrap()["total"].as_u64().unwrap() > 0);
+
+    // A terabyte of keys and values for one sequence, in a model of a few megabytes.
+    let shape = Shape {
+        num_hidden_layers: 8,
+        full_attention_interval: 1,
+        num_attention_heads: 16,
+        num_key_value_heads: 16,
+        head_dim: 256,
+        max_position_embeddings: 1 << 22,
+        ..Shape::tiny()
+    };
+    let directory = tempfile::tempdir().unwrap();
+    write_random(&shape, RandomOptions::default(), directory.path()).unwrap();
+    let model = directory.path().to_str().unwrap();
+    let args =
+        ["serve", "--port", "0", "--model", model, "--max-model-len", "4194304", "--dry-run"];
+    let too_large = pocketd(&args);
+    assert_eq!(too_large.status.code(), Some(1), "{too_large:?}");
+    assert!(too_large.stdout.contains("KV cache"), "{}", too_large.stdout);
+    let line = too_large.stderr.lines().last().unwrap();
+    assert!(line.starts_with("pocketd: ") && line.contains("TiB"), "{line}");
+    // The start itself refuses before it reads a weight or starts a rank.
+    let refused = pocketd(&args[..args.len() - 1]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(!refused.stderr.contains("loading weights"), "{}", refused.stderr);
 }
 
 /// The log of a start says what is served, how, and where.
