@@ -1,6 +1,7 @@
 //! The CPU as a device: weights in bf16 tiles, float32 arithmetic, AVX2+FMA or portable kernels, one
 //! pool of pinned threads a rank. Each kernel lives in the file named for it.
 
+mod arena;
 mod attention;
 mod delta_rule;
 mod disjoint;
@@ -61,6 +62,7 @@ impl Default for CpuOptions {
 pub struct CpuDevice {
     pool: Pool,
     simd: Simd,
+    weights: arena::Arena,
 }
 
 impl CpuDevice {
@@ -71,7 +73,8 @@ impl CpuDevice {
         if !simd.is_supported() {
             return Err(failed(format!("this processor has no {simd}")));
         }
-        Ok(CpuDevice { pool: Pool::new(options.threads, options.cpus)?, simd })
+        let pool = Pool::new(options.threads, options.cpus)?;
+        Ok(CpuDevice { pool, simd, weights: arena::Arena::default() })
     }
 
     /// The threads of this device.
@@ -126,7 +129,7 @@ impl Device for CpuDevice {
     }
 
     fn pack(&self, parts: &[MatrixPart<'_>]) -> Result<PackedMatrix, DeviceError> {
-        PackedMatrix::pack(&self.pool, parts)
+        PackedMatrix::pack(&self.pool, &self.weights, parts)
     }
 
     fn packed_bytes(&self, outputs: usize, inputs: usize) -> u64 {

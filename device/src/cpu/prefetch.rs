@@ -1,7 +1,7 @@
 //! Asking for memory before it is needed.
 
-/// Fetches the cache line of an address into all cache levels. The address may be anything, for it is
-/// only a hint; where there is no such instruction nothing happens.
+/// Fetches the cache line of an address into the first cache level. The address may be anything, for it
+/// is only a hint; where there is no such instruction nothing happens.
 #[inline(always)]
 pub fn prefetch<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -14,8 +14,8 @@ pub fn prefetch<T>(address: *const T) {
     let _ = address;
 }
 
-/// The same into the second cache level only: for what is needed later, in quantities that the first
-/// level and its few outstanding misses have no room for.
+/// The same into the second level: for what is needed later, in quantities that the first level and its
+/// few outstanding misses have no room for.
 #[inline(always)]
 pub fn prefetch_far<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]

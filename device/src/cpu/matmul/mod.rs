@@ -7,7 +7,6 @@
 mod kernel;
 
 use super::lanes::{LANES, Lanes};
-use super::matrix::TILE;
 use super::pool::DisjointMut;
 use super::{CpuDevice, CpuTensor, PackedMatrix, Simd};
 use crate::{DeviceError, DeviceTensor};
@@ -68,43 +67,38 @@ struct Columns<'a> {
 }
 
 impl Columns<'_> {
-    /// The columns of a tile in one row: fewer than [`TILE`] at the edge.
+    /// Writes `N` vectors of sums to the columns from `column` on; those past the edge are dropped.
     ///
     /// # Safety
-    /// No other reference to them may be live.
+    /// No reference to these columns may be live.
     #[inline(always)]
-    #[expect(clippy::mut_from_ref, reason = "as in DisjointMut")]
-    unsafe fn of(&self, row: usize, tile: usize) -> &mut [f32] {
-        let start = row * self.outputs + tile * TILE;
-        let len = TILE.min(self.outputs - tile * TILE);
+    unsafe fn store<L: Lanes, const N: usize>(
+        &self,
+        l: L,
+        sums: &[L::V; N],
+        row: usize,
+        column: usize,
+    ) {
+        let start = row * self.outputs + column;
+        let len = (N * LANES).min(self.outputs - column);
         // SAFETY: the caller's promise.
-        unsafe { self.memory.slice(start..start + len) }
-    }
-
-    /// Writes the columns of a tile; sums past the edge are dropped.
-    ///
-    /// # Safety
-    /// As for [`Columns::of`].
-    #[inline(always)]
-    unsafe fn store<L: Lanes>(&self, l: L, sums: [L::V; 2], row: usize, tile: usize) {
-        // SAFETY: the caller's promise.
-        let columns = unsafe { self.of(row, tile) };
-        if let Ok([left, right]) = <&mut [[f32; LANES]; 2]>::try_from(columns.as_chunks_mut().0) {
-            l.store(sums[0], left);
-            l.store(sums[1], right);
+        let columns = unsafe { self.memory.slice(start..start + len) };
+        if let Ok(columns) = <&mut [[f32; LANES]; N]>::try_from(columns.as_chunks_mut().0) {
+            for (columns, &sums) in columns.iter_mut().zip(sums) {
+                l.store(sums, columns);
+            }
         } else {
-            let (left, right) = columns.split_at_mut(columns.len().min(LANES));
-            l.store_part(sums[0], left);
-            l.store_part(sums[1], right);
+            for (columns, &sums) in columns.chunks_mut(LANES).zip(sums) {
+                l.store_part(sums, columns);
+            }
         }
     }
 }
 
-/// Tiles a task takes: a whole number of what the kernel takes side by side, and several tasks for
-/// each thread, so that one that is held up does not hold up all.
+/// Tiles a task takes: several tasks for each thread, so that one that is held up does not hold up all.
 fn tiles_a_task(tiles: usize, threads: usize) -> usize {
-    let tasks = if threads == 1 { 1 } else { threads * 8 };
-    tiles.div_ceil(tasks).next_multiple_of(kernel::TILES)
+    let tasks = if threads == 1 { 1 } else { threads * 4 };
+    tiles.div_ceil(tasks)
 }
 
 #[cfg(test)]
