@@ -1,6 +1,7 @@
 //! Owns the life of the shared segment ranks meet in, not its bytes: all-reduces go straight to the
-//! memory, without a message. One segment an epoch: made before the ranks start, its name removed as
-//! soon as all have attached, given up when one of them fails.
+//! memory, without a message. One segment an epoch: made before the ranks start, without a name from
+//! then on (a daemon that is killed at any moment leaves none), closed as soon as all have attached,
+//! given up when one of them fails.
 
 use actix::prelude::*;
 use pocket_collectives::{
@@ -17,7 +18,7 @@ pub(crate) struct Open {
 
 /// A segment that is there.
 pub(crate) struct Opened {
-    /// The name ranks attach by.
+    /// Where ranks attach.
     pub name: String,
     /// Reads how far ranks are.
     pub watch: Watch,
@@ -94,8 +95,8 @@ impl Handler<Open> for Rendezvous {
             name: owner.name().to_string(),
             detail: "its logits are received already".to_string(),
         })?;
-        let opened = Opened { name: owner.name().to_string(), watch: owner.watch(), receiver };
-        tracing::debug!(segment = opened.name, epoch = spec.epoch, bytes = spec.bytes(), "made");
+        let opened = Opened { name: owner.detach()?, watch: owner.watch(), receiver };
+        tracing::debug!(segment = owner.name(), epoch = spec.epoch, bytes = spec.bytes(), "made");
         self.epoch = Some(Epoch { number: spec.epoch, world: spec.world, owner });
         Ok(opened)
     }
@@ -112,7 +113,7 @@ impl Handler<RankAttached> for Rendezvous {
             return false;
         }
         if let Err(error) = epoch.owner.unlink() {
-            tracing::warn!(%error, "the name of the shared segment stays until this daemon ends");
+            tracing::warn!(%error, "the shared segment stays open to ranks");
         }
         true
     }
@@ -146,7 +147,6 @@ impl Handler<TakeCensus> for Rendezvous {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::time::Duration;
 
     use pocket_collectives::{ProgressSink, RankPort};
@@ -159,23 +159,35 @@ mod tests {
         SegmentSpec { world, epoch, run_id: uuid::Uuid::new_v4().simple().to_string() }
     }
 
-    fn exists(name: &str) -> bool {
-        Path::new(&format!("/dev/shm{name}")).exists()
+    /// Names of segments of this run.
+    fn names(run_id: &str) -> usize {
+        let entries = std::fs::read_dir("/dev/shm").unwrap();
+        let mine = entries
+            .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains(run_id));
+        mine.count()
+    }
+
+    /// Whether a link to an open file shows a segment of this run.
+    fn shows(file: &std::path::Path, run_id: &str) -> bool {
+        file.to_string_lossy().contains(run_id)
     }
 
     #[actix::test]
-    async fn the_name_goes_when_all_have_attached_and_the_late_are_named() {
+    async fn a_full_segment_is_closed_and_the_late_are_named() {
         let rendezvous = Rendezvous::default().start();
         assert_eq!(rendezvous.send(TakeCensus).await.unwrap(), None);
-        let opened = rendezvous.send(Open { spec: spec(7, 2) }).await.unwrap().unwrap();
-        assert!(exists(&opened.name));
+        let spec = spec(7, 2);
+        let run_id = spec.run_id.clone();
+        let opened = rendezvous.send(Open { spec }).await.unwrap().unwrap();
+        assert_eq!(names(&run_id), 0);
 
         let mut first = RankPort::attach(&opened.name, 0, 2, 7, DEADLINE).unwrap();
         assert!(!rendezvous.send(RankAttached { epoch: 7 }).await.unwrap());
         let second = RankPort::attach(&opened.name, 1, 2, 7, DEADLINE).unwrap();
         assert!(!rendezvous.send(RankAttached { epoch: 6 }).await.unwrap(), "another epoch");
         assert!(rendezvous.send(RankAttached { epoch: 7 }).await.unwrap());
-        assert!(!exists(&opened.name));
+        let late = RankPort::attach(&opened.name, 1, 2, 7, DEADLINE);
+        assert!(late.is_err(), "nobody attaches to a full segment");
 
         // Rank 0 waits in an all-reduce for rank 1, which is in a layer.
         second.progress.enter_layer(5);
@@ -204,12 +216,17 @@ mod tests {
     async fn a_new_epoch_ends_the_old_one_and_nothing_is_left_behind() {
         let rendezvous = Rendezvous::default().start();
         let old = rendezvous.send(Open { spec: spec(1, 2) }).await.unwrap().unwrap();
-        let new = rendezvous.send(Open { spec: spec(2, 2) }).await.unwrap().unwrap();
-        assert!(!exists(&old.name) && exists(&new.name));
+        let spec = spec(2, 2);
+        let run_id = spec.run_id.clone();
+        let new = rendezvous.send(Open { spec }).await.unwrap().unwrap();
+        let file = std::fs::read_link(&new.name).unwrap();
+        assert!(shows(&file, &run_id), "{}", file.display());
         assert!(old.watch.poisoned().is_some() && new.watch.poisoned().is_none());
         let (watch, name) = (new.watch.clone(), new.name.clone());
         drop(rendezvous);
-        while exists(&name) {
+        // Its number may be another file's by then.
+        let open = || std::fs::read_link(&name).is_ok_and(|file| shows(&file, &run_id));
+        while open() {
             actix_rt::time::sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(watch.world(), 2);

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 use std::time::Duration;
 
+use memmap2::MmapRaw;
 use shared_memory::Shmem;
 
 use crate::futex;
@@ -56,9 +57,28 @@ const _: () = assert!(size_of::<Words>() <= DATA_OFFSET);
 /// A mapping of a segment. Its memory is touched through atomics and, by the protocols in
 /// [`crate::reduce`] and [`crate::pieces`], through copies that stamps order.
 pub(crate) struct Mapping {
-    memory: Shmem,
+    memory: Memory,
+    /// What it was made or found under, for messages.
+    name: String,
     layout: Layout,
     spins: u32,
+}
+
+/// The bytes, mapped for as long as this lives.
+enum Memory {
+    /// In the process that made the segment.
+    Made(Shmem),
+    /// In a process that attached to it.
+    Found(MmapRaw),
+}
+
+impl Memory {
+    fn start(&self) -> *mut u8 {
+        match self {
+            Memory::Made(memory) => memory.as_ptr(),
+            Memory::Found(memory) => memory.as_mut_ptr(),
+        }
+    }
 }
 
 // SAFETY: `Shmem` is not `Send` only for the raw pointer in it, which stays mapped as long as it lives
@@ -72,7 +92,8 @@ impl Mapping {
     /// Takes a fresh, zeroed and fully allocated segment of `layout.bytes()`, and writes its header.
     pub fn create(memory: Shmem, layout: Layout, epoch: u64, cores: usize) -> Mapping {
         assert_eq!(memory.len(), layout.bytes());
-        let mapping = Mapping { memory, layout, spins: spins(layout.world, cores) };
+        let (name, spins) = (memory.get_os_id().to_owned(), spins(layout.world, cores));
+        let mapping = Mapping { memory: Memory::Made(memory), name, layout, spins };
         let header = &mapping.words().header;
         header.version.store(VERSION, Relaxed);
         header.world.store(layout.world as u32, Relaxed);
@@ -87,10 +108,16 @@ impl Mapping {
     }
 
     /// Takes a segment another process made, if its header says that it is the one for `layout` and
-    /// `epoch`; otherwise says what is wrong with it.
-    pub fn open(memory: Shmem, layout: Layout, epoch: u64) -> Result<Mapping, String> {
+    /// `epoch`; otherwise says what is wrong with it. `name` is what it was found under.
+    pub fn open(
+        memory: MmapRaw,
+        name: &str,
+        layout: Layout,
+        epoch: u64,
+    ) -> Result<Mapping, String> {
         expect("bytes", layout.bytes() as u64, memory.len() as u64)?;
-        let mut mapping = Mapping { memory, layout, spins: 0 };
+        let memory = Memory::Found(memory);
+        let mut mapping = Mapping { memory, name: name.to_owned(), layout, spins: 0 };
         let header = &mapping.words().header;
         if header.magic.load(Acquire) != MAGIC {
             return Err("it does not begin like a segment of pocketd".into());
@@ -112,7 +139,7 @@ impl Mapping {
     }
 
     pub fn name(&self) -> &str {
-        self.memory.get_os_id()
+        &self.name
     }
 
     /// `rank` below [`MAX_WORLD`].
@@ -123,7 +150,7 @@ impl Mapping {
     fn words(&self) -> &Words {
         // SAFETY: the mapping is page-aligned and at least `DATA_OFFSET` long (both constructors
         // check), lives as long as `self`, and `Words` consists of atomics only, valid in any state.
-        unsafe { &*self.memory.as_ptr().cast::<Words>() }
+        unsafe { &*self.memory.start().cast::<Words>() }
     }
 
     /// Where `len` numbers of a slot lie. Panics if they reach over its end, which is a bug here.
@@ -132,7 +159,7 @@ impl Mapping {
         assert!(at <= slot_len && len <= slot_len - at, "{at} + {len} in {slot:?}");
         // SAFETY: `offset` is within the mapping (its length is that of the layout), a multiple of
         // the page size, and so aligned; `at` is within the slot.
-        unsafe { self.memory.as_ptr().add(offset).cast::<f32>().add(at) }
+        unsafe { self.memory.start().add(offset).cast::<f32>().add(at) }
     }
 }
 

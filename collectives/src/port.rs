@@ -1,11 +1,10 @@
 //! A rank's side of a segment.
 
-use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared_memory::ShmemConf;
+use memmap2::MmapRaw;
 
 use crate::layout::{Layout, MAX_WORLD};
 use crate::mapping::Mapping;
@@ -14,7 +13,7 @@ use crate::party::Party;
 use crate::pieces::Sender;
 use crate::reduce::Reducer;
 use crate::room::system;
-use crate::segment::{path_of, private_file};
+use crate::segment::{open_segment, private_file};
 use crate::{CollectiveError, Counters, Phase, ProgressSink};
 
 /// A rank's connection to its epoch's segment. The parts are for the rank's compute thread to hold
@@ -29,7 +28,9 @@ pub struct RankPort {
 }
 
 impl RankPort {
-    /// Attaches as `rank` of `world` to the segment `name`, if it is what the handshake says it is.
+    /// Attaches as `rank` of `world` to the segment `name` (or the place that
+    /// [`SegmentOwner::detach`](crate::SegmentOwner::detach) told), if it is what the handshake says
+    /// it is.
     /// `deadline` bounds every single wait on a peer from then on.
     pub fn attach(
         name: &str,
@@ -43,16 +44,15 @@ impl RankPort {
             return Err(mismatch(format!("there is no rank {rank} of {world}")));
         }
         let layout = Layout::for_world(world);
-        let facts =
-            fs::symlink_metadata(path_of(name)).map_err(|error| system(name, "look at", error))?;
+        let file = open_segment(name).map_err(|error| system(name, "open", error))?;
+        let facts = file.metadata().map_err(|error| system(name, "look at", error))?;
         private_file(&facts, layout.bytes() as u64).map_err(mismatch)?;
         // Blocks of 512 bytes, whatever the file system's own are.
         if facts.blocks() * 512 < facts.len() {
             return Err(mismatch("it is not allocated in full".into()));
         }
-        let memory =
-            ShmemConf::new().os_id(name).open().map_err(|error| system(name, "open", error))?;
-        let mapping = Mapping::open(memory, layout, epoch).map_err(mismatch)?;
+        let memory = MmapRaw::map_raw(&file).map_err(|error| system(name, "map", error))?;
+        let mapping = Mapping::open(memory, name, layout, epoch).map_err(mismatch)?;
         if !mapping.progress(rank).attach() {
             return Err(mismatch(format!("rank {rank} has attached already")));
         }

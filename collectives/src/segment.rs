@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +26,9 @@ const TAKEN: usize = 8;
 /// Names tried at all, those included that a sweep took away before they were locked. Where two
 /// threads do nothing but sweep, that is one in seventy.
 const TRIED: usize = 100;
+
+/// Where processes' open files are.
+const OPEN_FILES: &str = "/proc/";
 
 /// Longest run id.
 const MAX_RUN_ID: usize = 64;
@@ -81,6 +85,8 @@ pub struct SegmentOwner {
     mapping: Arc<Mapping>,
     name: String,
     linked: Option<Link>,
+    /// The file after its name is gone, as long as ranks may still attach.
+    detached: Option<Flock<File>>,
     receiver: Option<LogitsReceiver>,
 }
 
@@ -134,7 +140,7 @@ impl SegmentOwner {
         let cores = available_parallelism().map_or(1, usize::from);
         let mapping = Arc::new(Mapping::create(memory, layout, epoch, cores));
         let receiver = Some(LogitsReceiver::new(Arc::clone(&mapping)));
-        SegmentOwner { mapping, name, linked: Some(link), receiver }
+        SegmentOwner { mapping, name, linked: Some(link), detached: None, receiver }
     }
 
     /// The name ranks attach by.
@@ -147,11 +153,31 @@ impl SegmentOwner {
         self.watch().attached()
     }
 
-    /// Removes the name: nobody can attach any more, and no crash can leave it behind. To be called
+    /// Removes the name, so that no crash can leave it behind, and answers where processes of this
+    /// user can still attach: at this process's open file, `/proc/PID/fd/N`. A daemon that is killed
+    /// while its ranks start then leaves nothing. `/proc` must show this process to its ranks, which
+    /// it does unless the program runs with more rights than its user.
+    pub fn detach(&mut self) -> Result<String, CollectiveError> {
+        if let Some(link) = self.linked.take() {
+            let file = link.unlink().map_err(|error| system(&self.name, "unlink", error))?;
+            self.detached = Some(file);
+        }
+        let file = self.detached.as_ref().ok_or_else(|| CollectiveError::Mismatch {
+            name: self.name.clone(),
+            detail: "it is closed to further ranks".into(),
+        })?;
+        Ok(format!("{OPEN_FILES}{}/fd/{}", std::process::id(), file.as_raw_fd()))
+    }
+
+    /// Removes the name, if it is there, and closes the file: nobody can attach any more. To be called
     /// once all ranks are attached; a second call does nothing.
     pub fn unlink(&mut self) -> Result<(), CollectiveError> {
+        self.detached = None;
         match self.linked.take() {
-            Some(link) => link.unlink().map_err(|error| system(&self.name, "unlink", error)),
+            Some(link) => {
+                link.unlink().map_err(|error| system(&self.name, "unlink", error))?;
+                Ok(())
+            }
             None => Ok(()),
         }
     }
@@ -217,15 +243,16 @@ impl Link {
     }
 
     /// Removes the name if it is still this file's.
-    fn unlink(self) -> io::Result<()> {
+    fn unlink(self) -> io::Result<Flock<File>> {
         let ours = self.file.metadata()?;
         match fs::symlink_metadata(&self.path) {
             Ok(found) if found.dev() == ours.dev() && found.ino() == ours.ino() => {
-                fs::remove_file(&self.path)
+                fs::remove_file(&self.path)?;
             }
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
+        Ok(self.file)
     }
 }
 
@@ -246,8 +273,19 @@ fn open_private(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Opens a segment by name, or where [`SegmentOwner::detach`] said.
+pub(crate) fn open_segment(name: &str) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    if name.starts_with(OPEN_FILES) {
+        // A link of the kernel's, to be followed.
+        return options.open(name);
+    }
+    options.custom_flags(libc::O_NOFOLLOW).open(path_of(name))
+}
+
 /// Where `shm_open` keeps a name.
-pub(crate) fn path_of(name: &str) -> PathBuf {
+fn path_of(name: &str) -> PathBuf {
     PathBuf::from(format!("{DIR}{name}"))
 }
 

@@ -81,6 +81,23 @@ fn the_name_goes_with_unlink_or_with_the_owner() {
 }
 
 #[test]
+fn a_detached_segment_has_no_name_and_ranks_still_attach() {
+    let spec = spec("detach", 2);
+    let mut owner = SegmentOwner::create(&spec).unwrap();
+    let place = owner.detach().unwrap();
+    assert_eq!(files_with(&spec.run_id), [""; 0]);
+    assert_eq!(owner.detach().unwrap(), place);
+    let ports: Vec<_> =
+        (0..2).map(|rank| RankPort::attach(&place, rank, 2, spec.epoch, NEVER).unwrap()).collect();
+    assert_eq!(owner.attached(), [0, 1]);
+    owner.unlink().unwrap();
+    let closed = RankPort::attach(&place, 0, 2, spec.epoch, NEVER).err().unwrap();
+    assert!(closed.to_string().contains(&place), "{closed}");
+    assert!(owner.detach().is_err());
+    drop(ports);
+}
+
+#[test]
 fn an_owner_whose_name_went_to_another_file_leaves_that_file() {
     let owner = SegmentOwner::create(&spec("swapped", 2)).unwrap();
     let name = owner.name().to_string();
