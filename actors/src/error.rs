@@ -54,7 +54,7 @@ pub enum EngineError {
     #[error("{0}")]
     RankFailed(String),
     /// A rank was not ready in time.
-    #[error("rank {rank} is not ready after {} s: it is {stage} (--load-timeout)", limit.as_secs_f64())]
+    #[error("rank {rank} is not ready after {} s, {stage} (--load-timeout)", limit.as_secs_f64())]
     LoadTimeout {
         /// The rank.
         rank: usize,

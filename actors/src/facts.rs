@@ -49,6 +49,9 @@ impl Facts {
         if options.threads_per_rank == 0 {
             return refuse("a rank needs at least one thread".to_string());
         }
+        if options.stall_timeout.is_zero() || options.load_timeout.is_zero() {
+            return refuse("--stall-timeout and --load-timeout must be above 0".to_string());
+        }
         if let ModelSource::Directory(path) = &options.model
             && path.to_str().is_none()
         {
@@ -59,7 +62,8 @@ impl Facts {
         }
         let checkpoint = checkpoint::open(&options.model)?;
         let config = checkpoint.config();
-        let shards = (0..options.world)
+        // No rank at all is refused by what rank 0 says of it.
+        let shards = (0..options.world.max(1))
             .map(|rank| Shard::new(config, rank, options.world))
             .collect::<Result<_, _>>()?;
         let tokenizer = checkpoint::tokenizer(&checkpoint)?;

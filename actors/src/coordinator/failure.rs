@@ -31,7 +31,7 @@ impl Handler<LinkEvent> for Coordinator {
             News::Started { pid } => view.pid = pid,
             News::Attached => {
                 view.stage = Stage::Loading;
-                self.rendezvous.do_send(RankAttached { epoch });
+                self.rank_attached(epoch, ctx);
             }
             News::Loading { loaded, total } => {
                 view.loaded = (loaded, total);
@@ -111,9 +111,21 @@ fn culprit(reporter: usize, missing: &[Missing]) -> usize {
 }
 
 impl Coordinator {
+    /// The keeper of the segment closes it once the last rank has attached.
+    fn rank_attached(&mut self, epoch: u64, ctx: &mut Context<Self>) {
+        let attached = self.rendezvous.send(RankAttached { epoch }).into_actor(self);
+        ctx.spawn(attached.map(move |all, coordinator, ctx| {
+            let group = coordinator.group.as_mut().filter(|group| group.epoch == epoch);
+            if let (Ok(true), Some(group)) = (all, group) {
+                group.attached = true;
+                coordinator.begin_to_serve(ctx);
+            }
+        }));
+    }
+
     fn begin_to_serve(&mut self, ctx: &mut Context<Self>) {
-        let all_ready = self.group.as_ref().is_some_and(|group| group.all_ready());
-        if self.state != EngineState::Starting || !all_ready {
+        let is_ready = self.group.as_ref().is_some_and(|group| group.is_ready());
+        if self.state != EngineState::Starting || !is_ready {
             return;
         }
         self.state = EngineState::Ready;

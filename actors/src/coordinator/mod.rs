@@ -166,7 +166,7 @@ impl Coordinator {
                 RankView::new((self.launch)(assignment, opened.watch.clone(), me.clone()))
             })
             .collect();
-        self.group = Some(Group { epoch: self.epoch, watch: opened.watch, ranks });
+        self.group = Some(Group { epoch: self.epoch, watch: opened.watch, ranks, attached: false });
     }
 
     fn assignment(&self, rank: usize, segment: &str) -> Assignment {

@@ -88,12 +88,15 @@ pub(crate) struct Group {
     pub watch: Watch,
     /// One entry a rank.
     pub ranks: Vec<RankView>,
+    /// All have attached and the segment is closed: no end of this process, however sudden, leaves
+    /// anything of it behind, and nobody else can get in.
+    pub attached: bool,
 }
 
 impl Group {
     /// Whether every rank takes plans.
-    pub fn all_ready(&self) -> bool {
-        self.ranks.iter().all(|rank| rank.stage == Stage::Ready)
+    pub fn is_ready(&self) -> bool {
+        self.attached && self.ranks.iter().all(|rank| rank.stage == Stage::Ready)
     }
 
     /// Whether every rank's process is gone.

@@ -22,6 +22,7 @@ use crate::rank_link::LinkCommand;
 /// A step that is out.
 pub(super) struct StepUnderWay {
     planned: Planned,
+    began: Instant,
     reports: Vec<Option<StepReport>>,
     /// Rows that come as logits: none are expected, or not there yet, or there.
     rows: Option<Vec<RowDone>>,
@@ -72,7 +73,7 @@ impl Coordinator {
             rank.link.do_send(LinkCommand::Run(Arc::clone(&plan)));
         }
         let reports = group.ranks.iter().map(|_| None).collect();
-        self.step = Some(StepUnderWay { planned, reports, rows });
+        self.step = Some(StepUnderWay { planned, began: now, reports, rows });
     }
 
     /// A rank is done with its step.
@@ -109,8 +110,16 @@ impl Coordinator {
     }
 
     fn commit(&mut self, step: StepUnderWay) {
-        let StepUnderWay { planned, reports, rows } = step;
+        let StepUnderWay { planned, began, reports, rows } = step;
         let reports: Vec<StepReport> = reports.into_iter().flatten().collect();
+        tracing::debug!(
+            step = planned.step.number,
+            rows = planned.step.rows(),
+            // What is left of the whole is the way there and back, and sampling.
+            slowest_rank_us = reports.iter().map(|report| report.elapsed_us).max(),
+            whole_us = began.elapsed().as_micros() as u64,
+            "step done"
+        );
         let spent = self.count(&reports);
         self.scheduler.commit(&planned);
         let mut logits = rows.unwrap_or_default().into_iter();

@@ -177,7 +177,7 @@ async fn load_has_a_deadline() {
     };
     let error = try_start(options).await.0.err().unwrap();
     let said = error.to_string();
-    assert!(said.starts_with("rank 1 is not ready after 3 s: while loading weights"), "{said}");
+    assert!(said.starts_with("rank 1 is not ready after 3 s, while loading weights"), "{said}");
 }
 
 async fn no_such_program() {

@@ -1,7 +1,7 @@
 //! Beginning and end: whatever ends the engine or its process, no rank and no segment stays.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
@@ -96,16 +96,19 @@ async fn dropping_the_start_kills() {
     let options = EngineOptions { flags, ..options("tiny-tied", 2) };
     let before = children();
     let (progress, mut heard) = unbounded_channel();
-    let starting = Engine::start(options, progress);
-    let mut new = vec![];
-    tokio::select! {
-        _ = starting => panic!("it cannot be ready"),
+    let loading = async {
+        heard.recv().await;
         // Rank 0 loads, so both have been started.
-        _ = heard.recv() => new.extend(children().into_iter().filter(|pid| !before.contains(pid))),
-    }
+        children()
+    };
+    let mut new = tokio::select! {
+        _ = Engine::start(options, progress) => panic!("it cannot be ready"),
+        seen = loading => seen,
+    };
     // The start has been dropped, and with it, before this line, the ranks were reaped. Others that
     // were seen belong to a test that runs at the same time.
-    assert!(!new.is_empty());
+    new.retain(|pid| !before.contains(pid));
+    assert!(new.len() >= 2);
     wait_for(
         "the ranks to go",
         || async { new.iter().filter(|pid| exists(**pid)).count() },
@@ -161,21 +164,32 @@ pub fn coordinate() {
     });
 }
 
+/// A process that does not outlive the test.
+struct Guarded(Child);
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // It fails for a process that has ended, which is what is wanted.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 async fn killing_the_coordinator() {
-    let mut coordinator = Command::new(std::env::current_exe().unwrap())
+    let coordinator = Command::new(std::env::current_exe().unwrap())
         .arg("coordinate")
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let lines = BufReader::new(coordinator.stdout.take().unwrap()).lines();
+    let mut coordinator = Guarded(coordinator);
+    let lines = BufReader::new(coordinator.0.stdout.take().unwrap()).lines();
     let lines: Vec<String> =
         lines.map(|line| line.unwrap()).take_while(|line| line != "serving").collect();
     let ranks: Vec<Pid> = lines.iter().map(|pid| Pid::from_raw(pid.parse().unwrap())).collect();
     assert_eq!(ranks.len(), 2);
     let named: Vec<String> = ranks.iter().flat_map(|rank| segments(*rank)).collect();
     assert!(named.iter().all(|name| name.ends_with("(deleted)")), "{named:?}");
-    coordinator.kill().unwrap();
-    coordinator.wait().unwrap();
+    drop(coordinator);
     // They are nobody's children now; whoever adopts them reaps them.
     let gone = |pid: &Pid| match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => stat.contains(") Z "),
