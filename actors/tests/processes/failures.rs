@@ -22,6 +22,7 @@ pub fn tests() -> Vec<Trial> {
         test("a rank that is stopped in a step is the one to blame", busy_rank_is_stopped),
         test("a rank that never finishes loading has a deadline", load_has_a_deadline),
         test("a program that is not there is one clear error", no_such_program),
+        test("a panic in a rank ends its process", panic_ends_the_process),
         test(
             "status and cancel are answered during a step of five seconds",
             a_step_of_five_seconds,
@@ -185,6 +186,38 @@ async fn no_such_program() {
     let options = EngineOptions { rank_program, ..options("tiny-tied", 2) };
     let said = try_start(options).await.0.err().unwrap().to_string();
     assert!(said.starts_with("cannot start rank 0 (/nowhere/pocketd): No such file"), "{said}");
+}
+
+/// Set for the ranks of [`panic_ends_the_process`].
+const PANIC: &str = "TEST_PANIC_IN_RANK";
+
+/// In a rank: panics on a thread beside the others, once those are there.
+pub fn panic_if_told_to() {
+    if std::env::var_os(PANIC).is_none() {
+        return;
+    }
+    std::thread::spawn(|| {
+        let computes = || {
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+            let mut names = tasks.map(|task| std::fs::read_to_string(task.path().join("comm")));
+            names.any(|name| name.is_ok_and(|name| name.trim() == "compute"))
+        };
+        while !computes() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("as the test wants it");
+    });
+}
+
+async fn panic_ends_the_process() {
+    let rank_environment = vec![(PANIC.to_string(), "1".to_string())];
+    let options = EngineOptions { rank_environment, ..options("tiny-tied", 2) };
+    // It may have loaded by then, or not.
+    let said = match try_start(options).await.0 {
+        Ok(engine) => engine.handle().failed().await,
+        Err(error) => error.to_string(),
+    };
+    assert!(said.ends_with("exited with code 101"), "{said}");
 }
 
 async fn a_step_of_five_seconds() {

@@ -15,7 +15,10 @@ use libtest_mimic::{Arguments, Trial};
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
-        Some("rank") => std::process::exit(pocket_actors::rank_main()),
+        Some("rank") => {
+            failures::panic_if_told_to();
+            std::process::exit(pocket_actors::rank_main());
+        }
         Some("coordinate") => return lifecycle::coordinate(),
         _ => {}
     }
