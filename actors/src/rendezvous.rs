@@ -90,7 +90,7 @@ impl Handler<Open> for Rendezvous {
         if !swept.is_empty() {
             tracing::info!(?swept, "removed shared segments that a killed daemon left");
         }
-        let mut owner = SegmentOwner::create(&spec)?;
+        let mut owner = SegmentOwner::create_detached(&spec)?;
         let receiver = owner.take_receiver().ok_or_else(|| CollectiveError::Mismatch {
             name: owner.name().to_string(),
             detail: "its logits are received already".to_string(),

@@ -52,6 +52,12 @@ impl SegmentSpec {
         Layout::for_world(self.world.clamp(1, MAX_WORLD)).bytes() as u64
     }
 
+    /// Refuses a segment that does not fit the free space there is now: what can be known before
+    /// one is made.
+    pub fn check_room(&self) -> Result<(), CollectiveError> {
+        room::look(&self.name(0), self.bytes())
+    }
+
     fn name(&self, attempt: usize) -> String {
         let SegmentSpec { run_id, epoch, .. } = self;
         let suffix = if attempt == 0 { String::new() } else { format!("-{attempt}") };
@@ -84,9 +90,8 @@ impl SegmentSpec {
 pub struct SegmentOwner {
     mapping: Arc<Mapping>,
     name: String,
-    linked: Option<Link>,
-    /// The file after its name is gone, as long as ranks may still attach.
-    detached: Option<Flock<File>>,
+    /// As long as ranks may attach.
+    held: Option<Held>,
     receiver: Option<LogitsReceiver>,
 }
 
@@ -94,6 +99,17 @@ impl SegmentOwner {
     /// Makes a segment: exclusively, mode 0600, every page allocated. A name that exists is never
     /// opened; the next one is tried, and [`SegmentOwner::name`] says which it became.
     pub fn create(spec: &SegmentSpec) -> Result<SegmentOwner, CollectiveError> {
+        SegmentOwner::make(spec, false)
+    }
+
+    /// As [`SegmentOwner::create`] and [`SegmentOwner::detach`] in one, and better than the two: the
+    /// name is gone before the memory is allocated, within microseconds of its making, so that there
+    /// is hardly a moment in which a killed daemon leaves it.
+    pub fn create_detached(spec: &SegmentSpec) -> Result<SegmentOwner, CollectiveError> {
+        SegmentOwner::make(spec, true)
+    }
+
+    fn make(spec: &SegmentSpec, detached: bool) -> Result<SegmentOwner, CollectiveError> {
         spec.check()?;
         let layout = Layout::for_world(spec.world);
         room::look(&spec.name(0), spec.bytes())?;
@@ -117,8 +133,13 @@ impl SegmentOwner {
                 tracing::debug!(name, "a sweep of stale segments took this name away");
                 continue;
             };
-            room::take(&name, link.file(), spec.bytes())?;
-            return Ok(SegmentOwner::new(name, memory, link, layout, spec.epoch));
+            let held = if detached {
+                Held::Open(link.unlink().map_err(|error| system(&name, "unlink", error))?)
+            } else {
+                Held::Named(link)
+            };
+            room::take(&name, held.file(), spec.bytes())?;
+            return Ok(SegmentOwner::new(name, memory, held, layout, spec.epoch));
         }
         let detail = if taken == TAKEN {
             format!("it and {} names like it exist already in {DIR}; remove them", TAKEN - 1)
@@ -131,7 +152,7 @@ impl SegmentOwner {
     fn new(
         name: String,
         mut memory: Shmem,
-        link: Link,
+        held: Held,
         layout: Layout,
         epoch: u64,
     ) -> SegmentOwner {
@@ -140,7 +161,7 @@ impl SegmentOwner {
         let cores = available_parallelism().map_or(1, usize::from);
         let mapping = Arc::new(Mapping::create(memory, layout, epoch, cores));
         let receiver = Some(LogitsReceiver::new(Arc::clone(&mapping)));
-        SegmentOwner { mapping, name, linked: Some(link), detached: None, receiver }
+        SegmentOwner { mapping, name, held: Some(held), receiver }
     }
 
     /// The name ranks attach by.
@@ -158,28 +179,28 @@ impl SegmentOwner {
     /// while its ranks start then leaves nothing. `/proc` must show this process to its ranks, which
     /// it does unless the program runs with more rights than its user.
     pub fn detach(&mut self) -> Result<String, CollectiveError> {
-        if let Some(link) = self.linked.take() {
-            let file = link.unlink().map_err(|error| system(&self.name, "unlink", error))?;
-            self.detached = Some(file);
-        }
-        let file = self.detached.as_ref().ok_or_else(|| CollectiveError::Mismatch {
-            name: self.name.clone(),
-            detail: "it is closed to further ranks".into(),
-        })?;
-        Ok(format!("{OPEN_FILES}{}/fd/{}", std::process::id(), file.as_raw_fd()))
+        let file = match self.held.take() {
+            Some(Held::Named(link)) => {
+                link.unlink().map_err(|error| system(&self.name, "unlink", error))?
+            }
+            Some(Held::Open(file)) => file,
+            None => {
+                let detail = "it is closed to further ranks".into();
+                return Err(CollectiveError::Mismatch { name: self.name.clone(), detail });
+            }
+        };
+        let number = file.as_raw_fd();
+        self.held = Some(Held::Open(file));
+        Ok(format!("{OPEN_FILES}{}/fd/{}", std::process::id(), number))
     }
 
     /// Removes the name, if it is there, and closes the file: nobody can attach any more. To be called
     /// once all ranks are attached; a second call does nothing.
     pub fn unlink(&mut self) -> Result<(), CollectiveError> {
-        self.detached = None;
-        match self.linked.take() {
-            Some(link) => {
-                link.unlink().map_err(|error| system(&self.name, "unlink", error))?;
-                Ok(())
-            }
-            None => Ok(()),
+        if let Some(Held::Named(link)) = self.held.take() {
+            link.unlink().map_err(|error| system(&self.name, "unlink", error))?;
         }
+        Ok(())
     }
 
     /// Ends the epoch: everybody who waits in it is freed at once with
@@ -203,6 +224,23 @@ impl Drop for SegmentOwner {
     fn drop(&mut self) {
         if let Err(error) = self.unlink() {
             tracing::warn!(%error, "a shared segment stays behind until the next start sweeps it");
+        }
+    }
+}
+
+/// What a segment's maker holds of it while ranks attach.
+enum Held {
+    /// A name, and the file behind it.
+    Named(Link),
+    /// The file alone.
+    Open(Flock<File>),
+}
+
+impl Held {
+    fn file(&self) -> &File {
+        match self {
+            Held::Named(link) => &link.file,
+            Held::Open(file) => file,
         }
     }
 }
@@ -236,10 +274,6 @@ impl Link {
         private_file(&facts, memory.len() as u64)
             .map_err(|detail| CollectiveError::Mismatch { name: name.into(), detail })?;
         Ok(Some(Link { path, file }))
-    }
-
-    fn file(&self) -> &File {
-        &self.file
     }
 
     /// Removes the name if it is still this file's.

@@ -78,7 +78,7 @@ pub fn prepare(settings: &Settings) -> anyhow::Result<Boot> {
         options.world,
         options.limits(),
         pocket_device::cpu::packed_bytes,
-        segment_bytes(options.world),
+        segment(options.world).bytes(),
         HostMemory::read()?,
     )?;
     Ok(Boot {
@@ -105,9 +105,9 @@ fn logging_variables(settings: &Settings) -> Vec<(String, String)> {
     ]
 }
 
-/// Bytes of the segment the ranks meet in; its size depends on their number only.
-fn segment_bytes(world: usize) -> u64 {
-    SegmentSpec { world, epoch: 0, run_id: String::new() }.bytes()
+/// The segment the ranks meet in, as far as its size goes: that depends on their number only.
+fn segment(world: usize) -> SegmentSpec {
+    SegmentSpec { world, epoch: 0, run_id: String::new() }
 }
 
 impl Boot {
@@ -154,7 +154,7 @@ impl Boot {
             "starting"
         );
         self.log_plan();
-        Ok(self.plan.check()?)
+        self.check_plan()
     }
 
     fn log_plan(&self) {
@@ -188,7 +188,13 @@ impl Boot {
             writeln!(out, "{}", self.plan)?;
             out.flush()?;
         }
-        Ok(self.plan.check()?)
+        self.check_plan()
+    }
+
+    /// Memory, and the part of it that has to be had as shared memory.
+    fn check_plan(&self) -> anyhow::Result<()> {
+        self.plan.check()?;
+        Ok(segment(self.options.world).check_room()?)
     }
 
     /// Starts the ranks and loads their weights, with a progress bar on a terminal and log lines

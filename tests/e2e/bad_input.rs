@@ -205,11 +205,11 @@ fn values_that_cannot_be() {
         ("--max-num-batched-tokens", "100"),
         ("--device", "gpu"),
     ] {
-        let joined = format!("{option}={value}");
-        refused(
-            &pocketd(&["generate", "hello", &joined]),
-            &[option.trim_start_matches('-'), value],
-        );
+        // Settings are named as on the command line, sampling parameters as in the API.
+        let finished = pocketd(&["generate", "hello", &format!("{option}={value}")]);
+        refused(&finished, &[value]);
+        let (name, line) = (option.trim_start_matches('-'), finished.stderr.replace('_', "-"));
+        assert!(line.contains(name), "no {name} in {line}");
     }
     refused(&pocketd(&["generate", "hello", "--max-modl-len", "5"]), &["--max-model-len"]);
 }

@@ -83,9 +83,18 @@ fn the_name_goes_with_unlink_or_with_the_owner() {
 #[test]
 fn a_detached_segment_has_no_name_and_ranks_still_attach() {
     let spec = spec("detach", 2);
-    let mut owner = SegmentOwner::create(&spec).unwrap();
-    let place = owner.detach().unwrap();
+    let mut named = SegmentOwner::create(&spec).unwrap();
+    assert_eq!(files_with(&spec.run_id).len(), 1);
+    attach(&named, 0, 2, NEVER).unwrap();
+    RankPort::attach(&named.detach().unwrap(), 1, 2, spec.epoch, NEVER).unwrap();
     assert_eq!(files_with(&spec.run_id), [""; 0]);
+
+    let mut owner = SegmentOwner::create_detached(&spec).unwrap();
+    assert_eq!(files_with(&spec.run_id), [""; 0]);
+    let place = owner.detach().unwrap();
+    let facts = fs::metadata(&place).unwrap();
+    assert_eq!((facts.mode() & 0o7777, facts.nlink(), facts.len()), (0o600, 0, spec.bytes()));
+    assert!(facts.blocks() * 512 >= spec.bytes(), "only {} blocks", facts.blocks());
     assert_eq!(owner.detach().unwrap(), place);
     let ports: Vec<_> =
         (0..2).map(|rank| RankPort::attach(&place, rank, 2, spec.epoch, NEVER).unwrap()).collect();
