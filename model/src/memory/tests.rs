@@ -36,7 +36,8 @@ fn largest() -> ModelConfig {
 fn a_small_model_by_hand() {
     let demo = Checkpoint::demo().unwrap();
     let plan = plan(demo.config(), 1, limits(2048, 4), GIB);
-    let linear = 2 * (128 * (256 + 128 + 16) + 128 * 128);
+    // Its 400 rows are 12.5 tiles of 32 outputs.
+    let linear = 2 * (128 * (256 + 128 + 16 + 16) + 128 * 128);
     let full = 2 * (128 * (2 * 128 + 2 * 64) + 128 * 128);
     let mlp = 2 * (128 * 704 + 352 * 128);
     let packed = 2 * 1024 * 128 + 6 * linear + 2 * full + 8 * mlp;
