@@ -48,7 +48,9 @@ impl Phase {
 pub struct Progress {
     /// What it is doing.
     pub phase: Phase,
-    /// Layer it is in, while in a forward pass; `u32::MAX` outside the layers.
+    /// Layer it is in, while in a forward pass; `u32::MAX` outside the layers, which is written as
+    /// null.
+    #[serde(with = "layer")]
     pub layer: u32,
     /// Steps begun in this epoch.
     pub step: u64,
@@ -56,6 +58,19 @@ pub struct Progress {
     pub all_reduce: u64,
     /// Counts every report: it moves as long as the rank does.
     pub beat: u64,
+}
+
+/// A layer as readers of JSON expect it: a number or null.
+mod layer {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(layer: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+        (*layer != super::NO_LAYER).then_some(*layer).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+        Ok(Option::deserialize(deserializer)?.unwrap_or(super::NO_LAYER))
+    }
 }
 
 /// Where a forward pass says how far it is; every call also counts a beat. Implementations are a few

@@ -126,6 +126,10 @@ impl SegmentOwner {
                     taken += 1;
                     continue;
                 }
+                Err(ShmemError::MapCreateFailed(number)) => {
+                    let errno = Errno::from_raw(number as i32);
+                    return Err(system(&name, "create it in /dev/shm", errno));
+                }
                 Err(error) => return Err(system(&name, "create", error)),
             };
             // From here on an early return drops `memory`, which unlinks the name.

@@ -46,8 +46,12 @@ fn sweep_dir(dir: &Path) -> Vec<String> {
     swept
 }
 
+/// Whether a name is one that [`crate::SegmentSpec`] makes: prefix, run id, numbers.
 fn is_ours(name: &OsStr) -> bool {
-    name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
+    let rest = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+    rest.and_then(|rest| rest.rsplit_once('-')).is_some_and(|(run_id, number)| {
+        !run_id.is_empty() && !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+    })
 }
 
 fn remove_if_stale(path: &Path) -> io::Result<bool> {
@@ -100,8 +104,9 @@ mod tests {
         File::create(path("pocketd-stale-1")).unwrap();
         File::create(path("pocketd-stale-2")).unwrap();
         File::create(path("other-stale")).unwrap();
-        fs::create_dir(path("pocketd-dir")).unwrap();
-        symlink(path("other-stale"), path("pocketd-link")).unwrap();
+        File::create(path("pocketd-notes")).unwrap();
+        fs::create_dir(path("pocketd-dir-1")).unwrap();
+        symlink(path("other-stale"), path("pocketd-link-1")).unwrap();
         let live = File::create(path("pocketd-live-1")).unwrap();
         let live = Flock::lock(live, FlockArg::LockExclusiveNonblock).unwrap();
 
@@ -110,7 +115,7 @@ mod tests {
         assert_eq!(swept, ["pocketd-stale-1", "pocketd-stale-2"]);
         assert_eq!(
             names(dir.path()),
-            ["other-stale", "pocketd-dir", "pocketd-link", "pocketd-live-1"]
+            ["other-stale", "pocketd-dir-1", "pocketd-link-1", "pocketd-live-1", "pocketd-notes"]
         );
 
         drop(live);

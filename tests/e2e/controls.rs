@@ -58,6 +58,9 @@ fn log_health_and_header_say_that_outputs_are_wrong() {
     let plain = Daemon::options(POCKETD).args(["--tensor-parallel-size", "2"]).start().unwrap();
     let reply = plain.client().post("/v1/chat/completions", &chat).unwrap();
     assert_eq!(reply.header("x-pocket-outputs-wrong"), None);
+    let health = plain.client().get("/health").unwrap().json().unwrap();
+    assert_eq!(health["outputs_wrong"], Value::Null, "{health}");
+    assert_eq!(health["ranks"][1]["progress"]["layer"], Value::Null, "idle, in no layer: {health}");
 
     let options = Daemon::options(POCKETD).args(["--tensor-parallel-size", "2"]);
     let daemon = options.env(SKIP.0, SKIP.1).start().unwrap();
