@@ -153,8 +153,26 @@ impl Boot {
             flags = ?options.flags.non_default(),
             "starting"
         );
+        self.warn_of_unused_defaults();
         self.log_plan();
         self.check_plan()
+    }
+
+    /// A checkpoint's own defaults that this version does not apply would otherwise be lost silently.
+    fn warn_of_unused_defaults(&self) {
+        let defaults = [
+            ("min_p", self.generation.min_p, 0.0),
+            ("repetition_penalty", self.generation.repetition_penalty, 1.0),
+        ];
+        for (parameter, value, inert) in defaults {
+            if let Some(value) = value.filter(|value| *value != inert) {
+                tracing::warn!(
+                    parameter,
+                    value,
+                    "not applied: a default of generation_config.json"
+                );
+            }
+        }
     }
 
     fn log_plan(&self) {
