@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use pocket_tests::daemon::{Daemon, DaemonOptions};
-use pocket_tests::process;
+use pocket_tests::process::{self, Running};
 use pocket_tests::shared_segments;
 use pocket_tests::wait::{PATIENCE, until};
 use serde_json::{Value, json};
@@ -178,6 +178,27 @@ fn crashes_do_not_pile_up_segments() {
         left.is_empty().then_some(())
     })
     .unwrap();
+}
+
+/// X1: a shared memory too small for the segment is refused with both numbers, by a start and by a dry
+/// run, before a rank is started.
+#[test]
+fn a_small_shared_memory_is_refused() {
+    for command in [&["generate", "hello"][..], &["serve", "--dry-run"], &["serve", "--port", "0"]]
+    {
+        let mut unshare = process::command("unshare");
+        let script = "mount -t tmpfs -o size=1m none /dev/shm && exec \"$@\"";
+        unshare.args(["--mount", "sh", "-c", script, "sh", POCKETD]).args(command);
+        unshare.args(["--tensor-parallel-size", "4"]);
+        let finished = Running::spawn(unshare).unwrap().finish(PATIENCE).unwrap();
+        if finished.stderr.contains("unshare") || finished.stderr.contains("mount:") {
+            eprintln!("no right to mount: {command:?} is not shown");
+            continue;
+        }
+        assert_eq!(finished.status.code(), Some(1), "{finished:?}");
+        let line = finished.stderr.lines().last().unwrap_or_default();
+        assert!(line.contains("needed in /dev/shm, 1048576 available"), "{finished:?}");
+    }
 }
 
 /// X12: two daemons on one host do not get in each other's way.
