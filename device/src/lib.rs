@@ -22,7 +22,7 @@ pub mod file;
 pub use error::DeviceError;
 pub use ops::Device;
 pub use types::{
-    AttentionShape, BlockId, DeviceTensor, FullAttention, KV_BLOCK_TOKENS, KvShape,
+    AttentionShape, BlockId, DeviceTensor, FullAttention, KV_BLOCK_TOKENS, KvDtype, KvShape,
     LinearAttention, LinearShape, MatrixPart, RECURRENCE_CHUNK, Recurrence, RowStats, Segment,
-    SlotId, StorageType,
+    SlotId, StorageType, WorkDone,
 };

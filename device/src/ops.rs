@@ -1,8 +1,8 @@
 //! The operations a backend implements.
 
 use crate::{
-    DeviceError, DeviceTensor, FullAttention, KvShape, LinearAttention, LinearShape, MatrixPart,
-    RowStats, Segment,
+    BlockId, DeviceError, DeviceTensor, FullAttention, KvShape, LinearAttention, LinearShape,
+    MatrixPart, RowStats, Segment, SlotId, WorkDone,
 };
 
 /// One device, owned by one rank and driven by that rank's compute thread.
@@ -22,6 +22,9 @@ pub trait Device {
 
     /// What runs here, for logs and reports: kind, threads, instruction set.
     fn describe(&self) -> String;
+
+    /// Work asked for since the device was made.
+    fn work(&self) -> WorkDone;
 
     // --- memory
 
@@ -51,6 +54,24 @@ pub trait Device {
         layers: usize,
         slots: usize,
     ) -> Result<Self::RecurrentState, DeviceError>;
+
+    /// Copies the recurrent and convolution state of slot `from` to slot `to`, all layers, so that
+    /// two sequences go on from the same tokens. Refuses slots the state does not have.
+    fn fork_state(
+        &self,
+        state: &mut Self::RecurrentState,
+        from: SlotId,
+        to: SlotId,
+    ) -> Result<(), DeviceError>;
+
+    /// Copies the keys and values of block `from` to block `to`, all layers and heads. Refuses blocks
+    /// the cache does not have.
+    fn copy_block(
+        &self,
+        cache: &mut Self::KvCache,
+        from: BlockId,
+        to: BlockId,
+    ) -> Result<(), DeviceError>;
 
     /// Returns when all queued work is done.
     fn synchronize(&self) -> Result<(), DeviceError>;

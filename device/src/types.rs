@@ -1,6 +1,9 @@
 //! The vocabulary shared by every device: segments, shapes, weights as they come from a file.
 
-use std::ops::Range;
+use std::fmt;
+use std::ops::{Add, AddAssign, Range, Sub};
+
+use serde::{Deserialize, Serialize};
 
 use crate::Device;
 
@@ -102,7 +105,38 @@ pub trait DeviceTensor {
     fn set_rows(&mut self, rows: usize);
 }
 
-/// Size of a paged KV cache (float32), all full-attention layers of a rank.
+/// How a KV cache stores numbers. Attention computes in float32 either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvDtype {
+    /// As computed.
+    #[default]
+    Float32,
+    /// Rounded to bfloat16 (nearest, ties to even) when written: half the memory, and answers that
+    /// differ from those of float32.
+    Bf16,
+}
+
+impl KvDtype {
+    /// Bytes one number takes.
+    pub fn size(self) -> usize {
+        match self {
+            KvDtype::Float32 => 4,
+            KvDtype::Bf16 => 2,
+        }
+    }
+}
+
+impl fmt::Display for KvDtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            KvDtype::Float32 => "float32",
+            KvDtype::Bf16 => "bf16",
+        })
+    }
+}
+
+/// Size of a paged KV cache, all full-attention layers of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
     /// Full-attention layers.
@@ -113,12 +147,15 @@ pub struct KvShape {
     pub head_dim: usize,
     /// Blocks of [`KV_BLOCK_TOKENS`] tokens.
     pub blocks: usize,
+    /// How its numbers are stored.
+    pub dtype: KvDtype,
 }
 
 impl KvShape {
     /// Bytes one block takes over all layers, keys and values.
     pub fn block_bytes(&self) -> u64 {
-        (self.layers * 2 * self.kv_heads * self.head_dim * KV_BLOCK_TOKENS * 4) as u64
+        let numbers = self.layers * 2 * self.kv_heads * self.head_dim * KV_BLOCK_TOKENS;
+        (numbers * self.dtype.size()) as u64
     }
     /// Bytes of the whole cache.
     pub fn bytes(&self) -> u64 {
@@ -224,4 +261,50 @@ pub struct RowStats {
     pub sum_exp: f64,
     /// Logit of the target column, if one was asked for.
     pub target: Option<f32>,
+}
+
+/// Work that kernels were asked for, counted in what does not depend on the machine: the proof that
+/// merging requests into one step saves something. Counted per device, that is per rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkDone {
+    /// Matrix products with packed weights: calls of [`Device::matmul`] with at least one row. The
+    /// embedding only looks rows up and does not count.
+    pub gemm_calls: u64,
+    /// Packed bytes (padding included) that those products read from memory. A product whose rows do
+    /// not fit the cache together goes over its weights several times, and counts them each time.
+    pub weight_bytes: u64,
+    /// Pairs of a query row and a key it sees: for each call of [`Device::full_attention`] (one a
+    /// layer) and each of its rows, the row's position + 1. Not multiplied by heads.
+    pub query_key_pairs: u64,
+}
+
+impl Add for WorkDone {
+    type Output = WorkDone;
+
+    fn add(self, other: WorkDone) -> WorkDone {
+        WorkDone {
+            gemm_calls: self.gemm_calls.wrapping_add(other.gemm_calls),
+            weight_bytes: self.weight_bytes.wrapping_add(other.weight_bytes),
+            query_key_pairs: self.query_key_pairs.wrapping_add(other.query_key_pairs),
+        }
+    }
+}
+
+impl AddAssign for WorkDone {
+    fn add_assign(&mut self, other: WorkDone) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for WorkDone {
+    type Output = WorkDone;
+
+    /// What was done since `earlier`; zero where a count is smaller, as after a restart.
+    fn sub(self, earlier: WorkDone) -> WorkDone {
+        WorkDone {
+            gemm_calls: self.gemm_calls.saturating_sub(earlier.gemm_calls),
+            weight_bytes: self.weight_bytes.saturating_sub(earlier.weight_bytes),
+            query_key_pairs: self.query_key_pairs.saturating_sub(earlier.query_key_pairs),
+        }
+    }
 }

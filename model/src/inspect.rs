@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use pocket_device::KV_BLOCK_TOKENS;
+use pocket_device::{KV_BLOCK_TOKENS, KvDtype};
 use serde::Serialize;
 
 use crate::checkpoint::Coverage;
@@ -65,6 +65,7 @@ impl Inspection {
             max_rows: 1,
             slots: 1,
             kv_blocks: kv_blocks(1, 1),
+            kv_dtype: KvDtype::Float32,
         };
         let memory = MemoryPlan::ranks(config, world, &limits, packed_bytes)?;
         let ranks: Vec<RankShare> = memory

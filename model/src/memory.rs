@@ -8,7 +8,7 @@ mod host;
 
 use std::fmt;
 
-use pocket_device::KV_BLOCK_TOKENS;
+use pocket_device::{KV_BLOCK_TOKENS, KvDtype};
 use serde::Serialize;
 
 use crate::forward::{HEAD_ROWS, ModelLimits, matrices};
@@ -56,7 +56,7 @@ impl RankMemory {
         let states = (config.linear_layers() as u64).saturating_mul(limits.slots as u64);
         RankMemory {
             weights: packed.saturating_add(small_parameters(config, shard)),
-            kv_cache: block_bytes(config, shard).saturating_mul(limits.kv_blocks as u64),
+            kv_cache: block_bytes(config, shard, limits.kv_dtype).saturating_mul(limits.kv_blocks as u64),
             recurrent_state: state.saturating_mul(states),
             activations: activations(config, shard, limits.max_rows),
         }
@@ -103,7 +103,7 @@ impl MemoryPlan {
 
         // What is left beside everything but keys and values goes to blocks, equally for each slot.
         let kv: u64 = ranks.iter().map(|rank| rank.kv_cache).fold(0, u64::saturating_add);
-        let block: u64 = shards.iter().map(|shard| block_bytes(config, shard)).sum();
+        let block: u64 = shards.iter().map(|shard| block_bytes(config, shard, limits.kv_dtype)).sum();
         let row_of_blocks = block.saturating_mul(limits.slots.max(1) as u64).max(1);
         let blocks = available.bytes.checked_sub(total - kv).map(|room| room / row_of_blocks);
         let largest_max_model_len = match blocks {
@@ -166,8 +166,8 @@ impl MemoryPlan {
 }
 
 /// Bytes of one KV block on a rank, over all layers.
-fn block_bytes(config: &ModelConfig, shard: &Shard) -> u64 {
-    shard.kv_shape(config, 1).block_bytes()
+fn block_bytes(config: &ModelConfig, shard: &Shard, dtype: KvDtype) -> u64 {
+    shard.kv_shape(config, 1, dtype).block_bytes()
 }
 
 /// Bytes of the parameters kept as float32: norms, biases, convolutions, decays.

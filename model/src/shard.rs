@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use pocket_device::{AttentionShape, KvShape, LinearShape};
+use pocket_device::{AttentionShape, KvDtype, KvShape, LinearShape};
 use serde::{Deserialize, Serialize};
 
 use crate::{ModelConfig, ModelError};
@@ -92,12 +92,13 @@ impl Shard {
     }
 
     /// A KV cache of this rank with `blocks` blocks.
-    pub fn kv_shape(&self, config: &ModelConfig, blocks: usize) -> KvShape {
+    pub fn kv_shape(&self, config: &ModelConfig, blocks: usize, dtype: KvDtype) -> KvShape {
         KvShape {
             layers: config.full_layers(),
             kv_heads: self.kv_heads.len(),
             head_dim: config.head_dim,
             blocks,
+            dtype,
         }
     }
 }

@@ -8,6 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use pocket_collectives::SingleRank;
+use pocket_device::KvDtype;
 use pocket_device::cpu::{CpuDevice, CpuOptions};
 use pocket_model::checkpoint::Checkpoint;
 use pocket_model::forward::{
@@ -31,6 +32,7 @@ fn load(dir: &Path, threads: usize) -> RankModel<CpuDevice> {
         max_rows: CONTEXT,
         slots: 3,
         kv_blocks: 3 * CONTEXT / 64,
+        kv_dtype: KvDtype::Float32,
     };
     let mut seen = (0, 0);
     let model = RankModel::load(device, &checkpoint, &shard, limits, &mut |at, of| seen = (at, of))
@@ -55,7 +57,7 @@ fn run(
     rows: &[usize],
 ) -> Vec<Vec<f32>> {
     let outputs = rows.iter().map(|row| OutputRow { row: *row, want: Want::Logits }).collect();
-    let step = Step { number: 1, segments, outputs };
+    let step = Step { number: 1, segments, outputs, ..Step::default() };
     let mut found = Vec::new();
     model
         .forward(&step, &mut SingleRank, &(), &mut |index, result| {
@@ -238,7 +240,8 @@ fn statistics_agree_with_the_logits() {
     let outputs = (0..case.ids.len() - 1)
         .map(|row| OutputRow { row, want: Want::Target(case.ids[row + 1]) })
         .collect();
-    let step = Step { number: 2, segments: vec![segment(0, &case.ids, 0, false)], outputs };
+    let segments = vec![segment(0, &case.ids, 0, false)];
+    let step = Step { number: 2, segments, outputs, ..Step::default() };
     let mut seen = 0;
     model
         .forward(&step, &mut SingleRank, &(), &mut |row, result| {
@@ -273,7 +276,7 @@ fn a_step_that_does_not_fit_is_refused() {
         ("given twice", vec![good.clone(), StepSegment { slot: 1, ..good }]),
     ];
     for (expected, segments) in faults {
-        let step = Step { number: 7, segments, outputs: vec![] };
+        let step = Step { number: 7, segments, ..Step::default() };
         let error = model
             .forward(&step, &mut SingleRank, &(), &mut |_, _| Ok(()))
             .expect_err(expected)

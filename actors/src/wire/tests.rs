@@ -40,7 +40,7 @@ fn step() -> impl Strategy<Value = Step> {
         prop_oneof![Just(Want::Greedy), Just(Want::Logits), any::<u32>().prop_map(Want::Target),];
     let output = (any::<usize>(), want).prop_map(|(row, want)| OutputRow { row, want });
     (any::<u64>(), vec(segment, 0..5), vec(output, 0..50))
-        .prop_map(|(number, segments, outputs)| Step { number, segments, outputs })
+        .prop_map(|(number, segments, outputs)| Step { number, segments, outputs, ..Step::default() })
 }
 
 fn assignment() -> impl Strategy<Value = Assignment> {
@@ -71,6 +71,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
                     max_rows: n[15],
                     slots: n[16],
                     kv_blocks: n[17],
+                    kv_dtype: Default::default(),
                 },
                 threads: n[18],
                 cpus,
@@ -320,7 +321,8 @@ fn the_largest_step_and_its_report_fit_a_frame() {
         blocks: vec![u32::MAX; rows / 64],
     };
     let outputs = vec![OutputRow { row: rows, want: Want::Target(u32::MAX) }; rows];
-    let step = Step { number: u64::MAX, segments: vec![segment], outputs };
+    let step =
+        Step { number: u64::MAX, segments: vec![segment], outputs, ..Step::default() };
     encode(&ToRank::Plan(StepPlan { step, flags: FlagSet::default() })).unwrap();
     let stats = ShardStats { argmax: u32::MAX, max: 1.0, sum_exp: 1.0, target: Some(1.0) };
     let rows = vec![Some(stats); rows];

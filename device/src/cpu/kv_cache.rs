@@ -150,6 +150,22 @@ impl CpuKvCache {
         &mut self.memory.as_mut_slice()[layer * len..(layer + 1) * len]
     }
 
+    /// Copies a block's keys and values to another block, all layers and heads.
+    pub fn copy_block(&mut self, from: BlockId, to: BlockId) -> Result<(), DeviceError> {
+        if let Some(outside) = [from, to].iter().find(|id| id.0 as usize >= self.shape.blocks) {
+            return Err(DeviceError::Shape {
+                op: "copy_block",
+                detail: format!("block {} of {}", outside.0, self.shape.blocks),
+            });
+        }
+        let len = self.shape.kv_heads * self.layout().numbers();
+        for layer in 0..self.shape.layers {
+            let start = from.0 as usize * len;
+            self.layer_mut(layer).copy_within(start..start + len, to.0 as usize * len);
+        }
+        Ok(())
+    }
+
     fn layer_len(&self) -> usize {
         self.shape.blocks * self.shape.kv_heads * self.layout().numbers()
     }
@@ -158,10 +174,12 @@ impl CpuKvCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::KvDtype;
 
     #[test]
     fn every_number_of_a_block_has_its_own_place() {
-        let shape = KvShape { layers: 2, kv_heads: 3, head_dim: 20, blocks: 4 };
+        let shape =
+            KvShape { layers: 2, kv_heads: 3, head_dim: 20, blocks: 4, dtype: KvDtype::Float32 };
         let mut cache = CpuKvCache::new(shape).unwrap();
         let layout = cache.layout();
         let mut ranges: Vec<Range<usize>> = (0..4)
@@ -195,10 +213,34 @@ mod tests {
     #[test]
     fn impossible_sizes_are_refused_by_name() {
         for shape in [
-            KvShape { layers: 1, kv_heads: 1, head_dim: 256, blocks: usize::MAX },
-            KvShape { layers: 1 << 20, kv_heads: 1 << 20, head_dim: 1 << 20, blocks: 1 << 20 },
-            KvShape { layers: 1, kv_heads: 1, head_dim: usize::MAX, blocks: 1 },
-            KvShape { layers: 16, kv_heads: 4, head_dim: 256, blocks: 1 << 28 },
+            KvShape {
+                layers: 1,
+                kv_heads: 1,
+                head_dim: 256,
+                blocks: usize::MAX,
+                dtype: KvDtype::Float32,
+            },
+            KvShape {
+                layers: 1 << 20,
+                kv_heads: 1 << 20,
+                head_dim: 1 << 20,
+                blocks: 1 << 20,
+                dtype: KvDtype::Float32,
+            },
+            KvShape {
+                layers: 1,
+                kv_heads: 1,
+                head_dim: usize::MAX,
+                blocks: 1,
+                dtype: KvDtype::Float32,
+            },
+            KvShape {
+                layers: 16,
+                kv_heads: 4,
+                head_dim: 256,
+                blocks: 1 << 28,
+                dtype: KvDtype::Float32,
+            },
         ] {
             let error = CpuKvCache::new(shape).err().unwrap();
             assert!(
@@ -210,7 +252,8 @@ mod tests {
 
     #[test]
     fn a_cache_takes_what_its_shape_says_for_heads_of_whole_strips() {
-        let shape = KvShape { layers: 3, kv_heads: 2, head_dim: 64, blocks: 5 };
+        let shape =
+            KvShape { layers: 3, kv_heads: 2, head_dim: 64, blocks: 5, dtype: KvDtype::Float32 };
         let cache = CpuKvCache::new(shape).unwrap();
         assert_eq!((cache.memory.as_slice().len() * 4) as u64, shape.bytes());
     }

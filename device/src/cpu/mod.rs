@@ -26,6 +26,7 @@ mod strip;
 pub mod tensor;
 #[cfg(test)]
 mod testing;
+mod work;
 mod workspace;
 
 pub use kv_cache::CpuKvCache;
@@ -36,8 +37,8 @@ pub use simd::Simd;
 pub use tensor::CpuTensor;
 
 use crate::{
-    Device, DeviceError, DeviceTensor, FullAttention, KvShape, LinearAttention, LinearShape,
-    MatrixPart, RowStats, Segment,
+    BlockId, Device, DeviceError, DeviceTensor, FullAttention, KvShape, LinearAttention,
+    LinearShape, MatrixPart, RowStats, Segment, SlotId, WorkDone,
 };
 
 /// What a CPU device is made with.
@@ -63,6 +64,7 @@ pub struct CpuDevice {
     pool: Pool,
     simd: Simd,
     weights: arena::Arena,
+    work: work::Counters,
 }
 
 impl CpuDevice {
@@ -74,7 +76,7 @@ impl CpuDevice {
             return Err(failed(format!("this processor has no {simd}")));
         }
         let pool = Pool::new(options.threads, options.cpus)?;
-        Ok(CpuDevice { pool, simd, weights: arena::Arena::default() })
+        Ok(CpuDevice { pool, simd, weights: arena::Arena::default(), work: Default::default() })
     }
 
     /// The threads of this device.
@@ -102,6 +104,10 @@ impl Device for CpuDevice {
     fn describe(&self) -> String {
         let threads = self.pool.threads();
         format!("cpu, {threads} thread{}, {}", if threads == 1 { "" } else { "s" }, self.simd)
+    }
+
+    fn work(&self) -> WorkDone {
+        self.work.read()
     }
 
     fn tensor(&self, rows: usize, cols: usize) -> Result<CpuTensor, DeviceError> {
@@ -147,6 +153,24 @@ impl Device for CpuDevice {
         slots: usize,
     ) -> Result<CpuRecurrentState, DeviceError> {
         CpuRecurrentState::new(shape, layers, slots)
+    }
+
+    fn fork_state(
+        &self,
+        state: &mut CpuRecurrentState,
+        from: SlotId,
+        to: SlotId,
+    ) -> Result<(), DeviceError> {
+        state.fork(from, to)
+    }
+
+    fn copy_block(
+        &self,
+        cache: &mut CpuKvCache,
+        from: BlockId,
+        to: BlockId,
+    ) -> Result<(), DeviceError> {
+        cache.copy_block(from, to)
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {

@@ -85,6 +85,24 @@ impl CpuRecurrentState {
         })
     }
 
+    /// Copies a slot's state to another slot, all layers.
+    pub fn fork(&mut self, from: SlotId, to: SlotId) -> Result<(), DeviceError> {
+        if let Some(outside) = [from, to].iter().find(|slot| slot.0 as usize >= self.slots) {
+            return Err(DeviceError::Shape {
+                op: "fork_state",
+                detail: format!("slot {} of {}", outside.0, self.slots),
+            });
+        }
+        for memory in [&mut self.matrices, &mut self.history] {
+            let numbers = memory.as_mut_slice();
+            // A slot's layers lie together.
+            let len = numbers.len() / self.slots;
+            let start = from.0 as usize * len;
+            numbers.copy_within(start..start + len, to.0 as usize * len);
+        }
+        Ok(())
+    }
+
     /// The shape it was made for.
     pub fn shape(&self) -> LinearShape {
         self.layout.shape

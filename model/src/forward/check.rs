@@ -1,13 +1,13 @@
 //! Whether a step fits what a rank was loaded for. The coordinator is trusted to plan well; a mistake
 //! of its must still come out as an error, not as another sequence's state overwritten.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use pocket_device::{KV_BLOCK_TOKENS, RECURRENCE_CHUNK};
 
 use super::ForwardError;
 use super::rank_model::ModelLimits;
-use super::step::{Step, StepSegment, Want};
+use super::step::{Fork, Step, StepSegment, Want};
 use crate::config::ModelConfig;
 
 /// Checks every index a step carries.
@@ -22,17 +22,20 @@ pub(super) fn step(
         return refuse(format!("{rows} rows, but a step holds 1 to {}", limits.max_rows));
     }
     let mut slots = HashSet::new();
-    let mut blocks = HashSet::new();
-    for segment in &step.segments {
+    let mut blocks = Blocks::default();
+    for (index, segment) in step.segments.iter().enumerate() {
         if let Some(detail) = segment_fault(segment, config, limits) {
             return refuse(format!("segment of slot {}: {detail}", segment.slot));
         }
         if !slots.insert(segment.slot) {
             return refuse(format!("slot {} has two segments", segment.slot));
         }
-        if let Some(block) = segment.blocks.iter().find(|block| !blocks.insert(**block)) {
-            return refuse(format!("KV block {block} is given twice"));
+        if let Err(detail) = blocks.claim(index, segment) {
+            return refuse(detail);
         }
+    }
+    if let Some(detail) = fork_fault(step, limits, &slots, &blocks) {
+        return refuse(detail);
     }
     let mut next = 0;
     for output in &step.outputs {
@@ -47,6 +50,72 @@ pub(super) fn step(
         }
     }
     Ok(())
+}
+
+/// KV blocks that the segments name. Sequences share blocks they only read (those of a common
+/// prompt); a block that one of them writes is its own.
+#[derive(Default)]
+struct Blocks(HashMap<u32, Claim>);
+
+/// Who names a block.
+struct Claim {
+    /// Index of the last segment that does.
+    segment: usize,
+    /// Whether a segment writes it.
+    written: bool,
+}
+
+impl Blocks {
+    /// Takes in the blocks of the segment at `index`, or says which it may not name.
+    fn claim(&mut self, index: usize, segment: &StepSegment) -> Result<(), String> {
+        let first = segment.position / KV_BLOCK_TOKENS;
+        let end = (segment.position + segment.tokens.len()).div_ceil(KV_BLOCK_TOKENS);
+        for (at, block) in segment.blocks.iter().enumerate() {
+            let written = (first..end).contains(&at);
+            let claim = Claim { segment: index, written };
+            let Some(before) = self.0.insert(*block, claim) else { continue };
+            if before.segment == index {
+                return Err(format!("slot {} names KV block {block} twice", segment.slot));
+            }
+            if written || before.written {
+                return Err(format!("KV block {block} is written and belongs to two segments"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with the forks of a step whose segments are right.
+fn fork_fault(
+    step: &Step,
+    limits: &ModelLimits,
+    slots: &HashSet<u32>,
+    blocks: &Blocks,
+) -> Option<String> {
+    let (mut to_slots, mut to_blocks) = (HashSet::new(), HashSet::new());
+    for Fork { from_slot, to_slot, block } in &step.forks {
+        let fault = |detail: String| Some(format!("fork of slot {from_slot}: {detail}"));
+        let Some(from) = step.segments.iter().find(|segment| segment.slot == *from_slot) else {
+            return fault("it has no segment in the step".into());
+        };
+        if *to_slot as usize >= limits.slots {
+            return fault(format!("slot {to_slot} of {}", limits.slots));
+        }
+        if slots.contains(to_slot) || !to_slots.insert(*to_slot) {
+            return fault(format!("slot {to_slot} is in use by the step"));
+        }
+        let Some((from_block, to_block)) = block else { continue };
+        if !from.blocks.contains(from_block) {
+            return fault(format!("KV block {from_block} is not one of its blocks"));
+        }
+        if *to_block as usize >= limits.kv_blocks {
+            return fault(format!("KV block {to_block} of {}", limits.kv_blocks));
+        }
+        if blocks.0.contains_key(to_block) || !to_blocks.insert(*to_block) {
+            return fault(format!("KV block {to_block} is in use by the step"));
+        }
+    }
+    None
 }
 
 fn segment_fault(

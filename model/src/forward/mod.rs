@@ -17,4 +17,4 @@ pub use matrices::matrices;
 pub use profile::PhaseTimes;
 pub(crate) use rank_model::HEAD_ROWS;
 pub use rank_model::{ModelLimits, RankModel, RowSink};
-pub use step::{OutputRow, RowResult, Step, StepSegment, Want};
+pub use step::{Fork, OutputRow, RowResult, Step, StepSegment, Want};

@@ -1,7 +1,9 @@
 //! The model on one rank: loads the shard, keeps the sequences' state, runs steps.
 
 use pocket_collectives::{AllReduce, Phase, ProgressSink};
-use pocket_device::{BlockId, Device, DeviceTensor, RECURRENCE_CHUNK, Recurrence, Segment, SlotId};
+use pocket_device::{
+    BlockId, Device, DeviceTensor, KvDtype, RECURRENCE_CHUNK, Recurrence, Segment, SlotId, WorkDone,
+};
 
 use super::attention::{self, AttentionMixer, AttentionWork};
 use super::linear_attention::{LinearMixer, LinearWork};
@@ -28,6 +30,8 @@ pub struct ModelLimits {
     pub slots: usize,
     /// KV blocks over all sequences.
     pub kv_blocks: usize,
+    /// How keys and values are stored.
+    pub kv_dtype: KvDtype,
 }
 
 /// Takes the results of a step's outputs in their order.
@@ -93,7 +97,7 @@ impl<D: Device> RankModel<D> {
         let linear_layers = config.linear_layers();
 
         // State first: it is the cheap thing to fail on.
-        let cache = device.kv_cache(shard.kv_shape(&config, limits.kv_blocks))?;
+        let cache = device.kv_cache(shard.kv_shape(&config, limits.kv_blocks, limits.kv_dtype))?;
         let state = device.recurrent_state(linear_shape, linear_layers, limits.slots)?;
         let (rows, hidden) = (limits.max_rows, config.hidden_size);
         let head_rows = HEAD_ROWS.min(rows);
@@ -160,6 +164,11 @@ impl<D: Device> RankModel<D> {
         self.limits
     }
 
+    /// Work of this rank's kernels since it was loaded.
+    pub fn work(&self) -> WorkDone {
+        self.device.work()
+    }
+
     /// Whether passes are timed by phase from now on.
     pub fn set_profiling(&mut self, on: bool) {
         self.profiling = on;
@@ -172,7 +181,7 @@ impl<D: Device> RankModel<D> {
 
     /// Runs one step: `2 * layers + 1` all-reduces, whatever the step carries, then the head for the
     /// wanted rows, handed to `results` in order. Leaves the state of the step's slots and blocks at
-    /// the end of their segments.
+    /// the end of their segments, and the forks' targets as copies of it.
     pub fn forward(
         &mut self,
         step: &Step,
@@ -230,6 +239,13 @@ impl<D: Device> RankModel<D> {
             all_reduce.all_reduce(&mut work.delta)?;
             laps.lap(device, PassPhase::AllReduce)?;
             device.add(&mut work.hidden, &work.delta)?;
+        }
+        for fork in &step.forks {
+            let (from, to) = (SlotId(fork.from_slot), SlotId(fork.to_slot));
+            device.fork_state(&mut self.state, from, to)?;
+            if let Some((from, to)) = fork.block {
+                device.copy_block(&mut self.cache, BlockId(from), BlockId(to))?;
+            }
         }
         progress.enter_layer(u32::MAX);
         self.head(step, progress, results)?;

@@ -12,6 +12,8 @@ pub struct Step {
     pub segments: Vec<StepSegment>,
     /// Rows that go through the head, in ascending order of `row`.
     pub outputs: Vec<OutputRow>,
+    /// States copied once the last layer is done.
+    pub forks: Vec<Fork>,
 }
 
 impl Step {
@@ -41,6 +43,18 @@ pub struct StepSegment {
     pub generated: bool,
     /// KV blocks of the sequence, from position 0, covering `position + tokens.len()`.
     pub blocks: Vec<u32>,
+}
+
+/// A second sequence that goes on from where a segment of the step ends: several answers of one
+/// prompt compute it once. The full KV blocks are shared, for nobody writes them any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fork {
+    /// Slot of the segment whose end is copied.
+    pub from_slot: u32,
+    /// Slot that receives the copy; no segment of the step uses it.
+    pub to_slot: u32,
+    /// The last KV block of the segment, if partly filled, and the block it is copied to.
+    pub block: Option<(u32, u32)>,
 }
 
 /// A row whose logits are wanted.

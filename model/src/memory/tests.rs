@@ -8,7 +8,13 @@ fn available(bytes: u64) -> HostMemory {
 }
 
 fn limits(max_model_len: usize, slots: usize) -> ModelLimits {
-    ModelLimits { max_model_len, max_rows: 512, slots, kv_blocks: kv_blocks(max_model_len, slots) }
+    ModelLimits {
+        max_model_len,
+        max_rows: 512,
+        slots,
+        kv_blocks: kv_blocks(max_model_len, slots),
+        kv_dtype: KvDtype::Float32,
+    }
 }
 
 fn plan(config: &ModelConfig, world: usize, limits: ModelLimits, bytes: u64) -> MemoryPlan {
@@ -134,6 +140,7 @@ fn absurd_settings_saturate_instead_of_wrapping() {
         max_rows: usize::MAX,
         slots: usize::MAX,
         kv_blocks: usize::MAX,
+        kv_dtype: KvDtype::Float32,
     };
     let plan = plan(&config, 2, huge, GIB);
     assert_eq!(plan.total, u64::MAX);

@@ -43,6 +43,7 @@ pub fn full_attention(
     let threads = device.pool().threads();
     let planned = plan(&op.shape, segments, cache.shape().blocks, threads, &mut lists);
     if planned.is_ok() {
+        device.work.attention(segments);
         append(device, op, qkv, cache, &lists);
         attend(device, op, qkv, segments, cache, &lists.tiles, out);
     }

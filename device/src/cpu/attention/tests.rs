@@ -7,8 +7,8 @@ use crate::cpu::rotary::rotary;
 use crate::cpu::testing::{Numbers, bits, device, devices, relative_error};
 use crate::cpu::{CpuDevice, CpuKvCache, CpuTensor, Simd};
 use crate::{
-    AttentionShape, BlockId, DeviceError, DeviceTensor, FullAttention, KV_BLOCK_TOKENS, KvShape,
-    Recurrence, Segment, SlotId,
+    AttentionShape, BlockId, DeviceError, DeviceTensor, FullAttention, KV_BLOCK_TOKENS, KvDtype,
+    KvShape, Recurrence, Segment, SlotId,
 };
 
 /// Odd sizes, several query heads a key/value head.
@@ -44,7 +44,8 @@ impl Layer {
 
     fn cache(&self, blocks: usize) -> CpuKvCache {
         let AttentionShape { kv_heads, head_dim, .. } = self.shape;
-        CpuKvCache::new(KvShape { layers: LAYERS, kv_heads, head_dim, blocks }).unwrap()
+        let dtype = KvDtype::Float32;
+        CpuKvCache::new(KvShape { layers: LAYERS, kv_heads, head_dim, blocks, dtype }).unwrap()
     }
 
     /// One step of any segments.

@@ -32,6 +32,16 @@ const FAR: usize = 256;
 /// Activations that go through the tiles together: half a second-level cache.
 const PASS_BYTES: usize = 512 << 10;
 
+/// Rows that go through the tiles together.
+fn pass_rows(inputs: usize) -> usize {
+    (PASS_BYTES / (inputs * size_of::<f32>()) / ROWS).max(1) * ROWS
+}
+
+/// How often a product of so many rows reads its weights from memory.
+pub(super) fn passes(rows: usize, inputs: usize) -> usize {
+    rows.div_ceil(pass_rows(inputs))
+}
+
 /// Some tiles of a product.
 pub(super) struct Task<'a> {
     pub(super) product: &'a Product<'a>,
@@ -44,8 +54,7 @@ impl Kernel for Task<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        let row_bytes = self.product.w.inputs() * size_of::<f32>();
-        let pass = (PASS_BYTES / row_bytes / ROWS).max(1) * ROWS;
+        let pass = pass_rows(self.product.w.inputs());
         for first in (0..self.product.rows).step_by(pass) {
             let rows = first..self.product.rows.min(first + pass);
             for tile in self.tiles.clone() {

@@ -33,6 +33,9 @@ pub fn matmul(
             ),
         });
     }
+    if rows > 0 {
+        device.work.gemm(kernel::passes(rows, w.inputs()) as u64 * w.bytes());
+    }
     let outputs = out.cols();
     let product = Product {
         simd: device.simd(),
