@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn the_log_filter_of_rust_programs_is_read_below_our_own() {
         assert_eq!(applied(&[("RUST_LOG", "debug")]).unwrap().log_level.as_str(), "debug");
-        assert_eq!(applied(&[("RUST_LOG", "")]).unwrap().log_level.as_str(), "info");
+        assert_eq!(applied(&[("RUST_LOG", "")]).unwrap(), Settings::default());
         let both = [("POCKETD_LOG_LEVEL", "warn"), ("RUST_LOG", "debug")];
         assert_eq!(applied(&both).unwrap().log_level.as_str(), "warn");
     }

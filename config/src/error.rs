@@ -66,6 +66,16 @@ pub enum ConfigError {
         /// The other.
         second: String,
     },
+    /// Two settings that say the same thing in different ways.
+    #[error("{first} and {second} both {both}; keep one of them")]
+    Conflict {
+        /// One of them with its value.
+        first: String,
+        /// The other.
+        second: String,
+        /// What both do.
+        both: &'static str,
+    },
     /// A fault without leave to inject it.
     #[error(
         "POCKET_FAULT={value} makes a rank fail on purpose and is refused without --allow-faults"

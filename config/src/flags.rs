@@ -130,6 +130,16 @@ flags! {
               without the flag. Read the shares, not the sum.",
     }
 
+    prefill_merge: bool = true => {
+        name: "POCKET_PREFILL_MERGE",
+        outputs_correct: true,
+        runtime: true,
+        meaning: "prompts of several requests share a forward call; 0 gives each call to one prompt",
+        doc: "`0` is the arm of the record, to measure merging against: one prefill call a request, in the \
+              order in which requests came. With merging on, `--max-merged-rows` says how much of it. \
+              Answers are the same bits either way.",
+    }
+
     call_delay: Micros = Micros::default() => {
         name: "POCKET_CALL_DELAY_US",
         outputs_correct: true,
@@ -174,6 +184,11 @@ impl FlagSet {
     /// Phases of the forward pass are timed one by one.
     pub fn phase_profile(&self) -> bool {
         self.phase_profile
+    }
+
+    /// Prompts of several requests may share a forward call.
+    pub fn prefill_merge(&self) -> bool {
+        self.prefill_merge
     }
 
     /// Sleep of each forward call.
@@ -256,6 +271,7 @@ mod tests {
     fn other_value(flag: &Flag) -> &'static str {
         match flag.name {
             "POCKET_FAULT" => "1:prefill:2:exit",
+            _ if flag.default_text() == "1" => "0",
             _ if flag.kind == Kind::Boolean => "1",
             _ => "250",
         }
@@ -284,6 +300,9 @@ mod tests {
         flags.set("POCKET_ROW_DELAY_US", "7").unwrap();
         flags.set("POCKET_FAULT", "0:allreduce:9:stall").unwrap();
         assert!(flags.all_reduce_skip() && flags.all_reduce_stats() && flags.phase_profile());
+        assert!(flags.prefill_merge());
+        flags.set("POCKET_PREFILL_MERGE", "0").unwrap();
+        assert!(!flags.prefill_merge());
         assert_eq!(flags.call_delay().duration(), Duration::from_micros(1500));
         assert_eq!(flags.row_delay().duration(), Duration::from_micros(7));
         assert_eq!(flags.fault().unwrap().to_string(), "0:allreduce:9:stall");

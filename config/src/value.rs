@@ -13,6 +13,10 @@ pub enum Kind {
     Integer,
     /// A number of seconds, fractions allowed.
     Seconds,
+    /// A number, fractions allowed.
+    Number,
+    /// A word or a whole number; in a TOML file the first in quotes, the second without or with.
+    TextOrInteger,
     /// Anything else, in quotes in a TOML file.
     Text,
 }
@@ -24,6 +28,8 @@ impl Kind {
             Kind::Boolean => "boolean",
             Kind::Integer => "integer",
             Kind::Seconds => "seconds",
+            Kind::Number => "number",
+            Kind::TextOrInteger => "text or integer",
             Kind::Text => "text",
         }
     }

@@ -124,12 +124,15 @@ fn in_order<'a, 'i>(
 /// The text of a value of the right type; `None` for the wrong type.
 fn as_text(kind: Kind, value: &DeValue<'_>) -> Option<String> {
     match (kind, value) {
-        (Kind::Text, DeValue::String(text)) => Some(text.clone().into_owned()),
+        (Kind::Text | Kind::TextOrInteger, DeValue::String(text)) => {
+            Some(text.clone().into_owned())
+        }
         (Kind::Boolean, DeValue::Boolean(value)) => Some(value.to_string()),
-        (Kind::Boolean | Kind::Integer | Kind::Seconds, DeValue::Integer(value)) => {
+        (Kind::Text, DeValue::Integer(_)) => None,
+        (_, DeValue::Integer(value)) => {
             i64::from_str_radix(value.as_str(), value.radix()).ok().map(|value| value.to_string())
         }
-        (Kind::Seconds, DeValue::Float(value)) => Some(value.as_str().to_owned()),
+        (Kind::Seconds | Kind::Number, DeValue::Float(value)) => Some(value.as_str().to_owned()),
         _ => None,
     }
 }
@@ -138,6 +141,9 @@ fn as_text(kind: Kind, value: &DeValue<'_>) -> Option<String> {
 fn written_as(kind: Kind, accepts: &str) -> String {
     match kind {
         Kind::Text => format!("a text in quotes: {accepts}"),
-        Kind::Boolean | Kind::Integer | Kind::Seconds => format!("without quotes: {accepts}"),
+        Kind::TextOrInteger => accepts.to_owned(),
+        Kind::Boolean | Kind::Integer | Kind::Seconds | Kind::Number => {
+            format!("without quotes: {accepts}")
+        }
     }
 }

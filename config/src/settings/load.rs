@@ -62,6 +62,7 @@ impl Settings {
             settings.set_option(key, value)?;
         }
         settings.check_faults()?;
+        settings.check_kv_cache()?;
         Ok(settings)
     }
 
@@ -78,6 +79,18 @@ impl Settings {
             });
         };
         self.set_from(&origin, setting, &option, value)
+    }
+
+    /// Each would set what the other sets; which is meant cannot be told, also not from their sources.
+    fn check_kv_cache(&self) -> Result<(), ConfigError> {
+        match (self.kv_cache_bytes, self.kv_cache_fraction) {
+            (Some(bytes), Some(fraction)) => Err(ConfigError::Conflict {
+                first: format!("kv_cache_bytes = {bytes}"),
+                second: format!("kv_cache_fraction = {fraction}"),
+                both: "say how large the KV cache is",
+            }),
+            _ => Ok(()),
+        }
     }
 
     fn check_faults(&self) -> Result<(), ConfigError> {

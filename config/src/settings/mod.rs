@@ -4,12 +4,14 @@ mod file;
 mod load;
 #[cfg(test)]
 mod precedence;
+mod sizes;
 mod types;
 
 pub use load::Sources;
+pub use sizes::{ByteSize, MemoryFraction};
 pub use types::{
-    ContextLength, DeviceKind, LogFilter, LogFormat, ModelName, PrefillBudget, QueueLimit,
-    RequestBytes, ThreadCount, WorldSize,
+    ContextLength, DeviceKind, KvCacheDtype, LogFilter, LogFormat, MergedRows, ModelName,
+    PrefillBudget, QueueLimit, RequestBytes, SequenceLimit, ThreadCount, WorldSize,
 };
 
 use crate::error::{ConfigError, Origin};
@@ -190,9 +192,10 @@ settings! {
         group: Engine,
         placeholder: "TOKENS",
         meaning: "positions of a sequence, prompt and answer together",
-        doc: "May not exceed the model's own `max_position_embeddings`. Memory for the longest sequence is \
-              planned before weights are read.",
-        default_note: "the model's max_position_embeddings, at most 32768",
+        doc: "May not exceed the model's own `max_position_embeddings`. The KV cache must hold one such \
+              sequence, which is checked before weights are read: the default is lowered, with a warning, \
+              to what fits; a length that was asked for is refused with the largest that fits.",
+        default_note: "the model's max_position_embeddings, at most 32768, or what fits the KV cache",
     }
 
     max_num_batched_tokens: PrefillBudget = PrefillBudget(512) => {
@@ -200,13 +203,77 @@ settings! {
         group: Engine,
         placeholder: "TOKENS",
         meaning: "most prompt tokens in one forward call",
-        doc: "A multiple of 64. Longer prompts go through in pieces; answers do not depend on it.",
+        doc: "A multiple of 64. Longer prompts go through in pieces; answers do not depend on it. It counts \
+              prompt tokens only: one row for each sequence that is generating comes on top, at most \
+              `max_num_seqs`.",
+    }
+
+    max_num_seqs: Option<SequenceLimit> = None => {
+        older: "max_batch_size",
+        group: Engine,
+        placeholder: "N",
+        meaning: "sequences computed at a time; each of a request's `n` answers is one",
+        doc: "Every place has a recurrent state reserved in memory; keys and values are shared by all of them. \
+              Memory is checked before weights are read: the default is lowered, with a warning, to what \
+              fits; a number that was asked for is refused with the largest that fits. Requests beyond it \
+              wait (`max_queue`).",
+        default_note: "16, or as many as memory has room for",
+    }
+
+    kv_cache_bytes: Option<ByteSize> = None => {
+        group: Engine,
+        placeholder: "SIZE",
+        meaning: "memory for keys and values, over all ranks together",
+        doc: "A number of bytes, or one with a unit: `512MiB`, `4GiB`, `2GB`. It is rounded down to whole \
+              blocks, must hold one sequence of `max_model_len` positions, and must fit in memory beside \
+              everything else. Not together with `kv_cache_fraction`.",
+        default_note: "enough for every sequence at its full length, or as much as memory has room for",
+    }
+
+    kv_cache_fraction: Option<MemoryFraction> = None => {
+        group: Engine,
+        placeholder: "SHARE",
+        meaning: "memory for keys and values, as a part of what is free beside weights, state and activations",
+        doc: "Not together with `kv_cache_bytes`.",
+        default_note: "as kv_cache_bytes",
+    }
+
+    kv_cache_dtype: KvCacheDtype = KvCacheDtype::Float32 => {
+        group: Engine,
+        placeholder: "float32|bf16",
+        meaning: "how keys and values are stored",
+        doc: "`bf16` takes half the memory and rounds every key and value to 8 bits of precision, so answers \
+              differ a little from those with `float32`. With either, the same request gives the same answer \
+              whatever else runs.",
+    }
+
+    max_merged_rows: MergedRows = MergedRows::Auto => {
+        group: Engine,
+        placeholder: "auto|ROWS",
+        meaning: "most prompt tokens of several requests that share a forward call",
+        doc: "What it buys: prompts merged into one call pay the fixed price of a call once, not once a \
+              request. What it costs: a merged wave is a barrier, and no first token comes out before the \
+              last row is computed, where calls one after the other hand out the early tokens early. On a \
+              device whose calls cost mostly by the token (a CPU), merging everything shortens the wave and \
+              still raises the mean time to first token. `auto` takes the cap from what calls have cost so \
+              far, a fixed part and a part for each row: with `a` = fixed / row and `T` prompt tokens \
+              waiting it is the `R` with `R^2 + aR = aT`. A number sets the cap; one prompt's own piece may \
+              exceed it. Answers do not depend on it. `POCKET_PREFILL_MERGE=0` merges nothing.",
     }
 
     max_queue: QueueLimit = QueueLimit(64) => {
         group: Engine,
         placeholder: "N",
         meaning: "requests that may wait; more are refused with HTTP 429",
+    }
+
+    request_timeout: Option<Seconds> = None => {
+        group: Engine,
+        placeholder: "SECONDS",
+        meaning: "a request that is not done this long after its arrival is ended with HTTP 504",
+        doc: "Time in the queue counts. A stream that has begun ends with an error event instead. A request \
+              may ask for less time.",
+        default_note: "none: a request lives until it is done",
     }
 
     stall_timeout: Seconds = Seconds::whole(30) => {
@@ -259,11 +326,12 @@ settings! {
         meaning: "time running requests get to finish after SIGTERM",
     }
 
-    log_level: LogFilter = LogFilter("info".to_owned()) => {
+    log_level: LogFilter = LogFilter("info,actix_server=warn".to_owned()) => {
         group: Logging,
         placeholder: "FILTER",
         meaning: "what is logged: a level, or a filter such as info,pocket_actors=debug",
-        doc: "The variable `RUST_LOG` is read too; `POCKETD_LOG_LEVEL` and the command line win over it.",
+        doc: "The default leaves out what the HTTP server's library says of its own start and stop. The \
+              variable `RUST_LOG` is read too; `POCKETD_LOG_LEVEL` and the command line win over it.",
     }
 
     log_format: LogFormat = LogFormat::Text => {
@@ -374,6 +442,7 @@ mod tests {
         assert_eq!(setting.variable(), "POCKETD_TENSOR_PARALLEL_SIZE");
         assert_eq!(find("max_context").unwrap().key, "max_model_len");
         assert_eq!(find("prefill_token_budget").unwrap().key, "max_num_batched_tokens");
+        assert_eq!(find("max_batch_size").unwrap().key, "max_num_seqs");
     }
 
     #[test]

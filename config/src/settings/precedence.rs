@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::{FLAGS, Kind, SETTINGS, Setting, Settings, Sources};
+use crate::{FLAGS, Kind, MergedRows, SETTINGS, Setting, Settings, Sources};
 
 /// Sources in a folder of their own; nothing of the machine is read.
 struct Case {
@@ -60,14 +60,17 @@ impl Case {
 fn other_value(setting: &Setting) -> &'static str {
     match (setting.key, setting.kind) {
         ("device", _) => "cpu",
+        ("kv_cache_dtype", _) => "bf16",
+        ("kv_cache_bytes", _) => "512MiB",
         ("log_format", _) => "json",
         ("log_level", _) => "debug",
         ("max_num_batched_tokens", _) => "128",
         (_, Kind::Text) => "other",
         (_, Kind::Boolean) => "1",
         (_, Kind::Seconds) => "7.5",
+        (_, Kind::Number) => "0.5",
         ("max_request_bytes", _) => "4096",
-        (_, Kind::Integer) => "7",
+        (_, Kind::Integer | Kind::TextOrInteger) => "7",
     }
 }
 
@@ -75,7 +78,9 @@ fn in_toml(key: &str, kind: Kind, value: &str) -> String {
     match kind {
         Kind::Text => format!("{key} = \"{value}\"\n"),
         Kind::Boolean => format!("{key} = {}\n", value == "1"),
-        Kind::Integer | Kind::Seconds => format!("{key} = {value}\n"),
+        Kind::Integer | Kind::Seconds | Kind::Number => format!("{key} = {value}\n"),
+        Kind::TextOrInteger if value.parse::<u64>().is_ok() => format!("{key} = {value}\n"),
+        Kind::TextOrInteger => format!("{key} = \"{value}\"\n"),
     }
 }
 
@@ -118,6 +123,7 @@ fn every_flag_is_reachable_from_file_and_environment() {
     for flag in FLAGS {
         let value = match flag.name {
             "POCKET_FAULT" => "0:load:1:exit",
+            _ if flag.default_text() == "1" => "0",
             _ => "1",
         };
         let expected = vec![format!("{}={value}", flag.name)];
@@ -232,6 +238,23 @@ fn types_are_checked_in_a_file() {
     let case = Case::new().config("stall_timeout = 1.5\nload_timeout = 2\nmax_queue = 0x10\n");
     assert_eq!(case.load().stall_timeout.duration().as_millis(), 1500);
     assert_eq!(case.load().max_queue.get(), 16);
+    // What is a word or a number is written as either.
+    for text in ["max_merged_rows = 64\n", "max_merged_rows = \"64\"\n"] {
+        assert_eq!(Case::new().config(text).load().max_merged_rows, MergedRows::AtMost(64));
+    }
+    let error = Case::new().config("kv_cache_bytes = 1.5\n").refusal();
+    assert!(error.contains("a whole number of bytes above 0"), "{error}");
+    assert!(
+        Case::new().config("kv_cache_fraction = \"0.5\"\n").refusal().contains("without quotes")
+    );
+}
+
+#[test]
+fn two_sizes_of_one_cache_are_refused_wherever_they_come_from() {
+    let file = Case::new().config("kv_cache_bytes = \"4096MiB\"\n");
+    assert_eq!(file.load().kv_cache_bytes.unwrap().bytes(), 4 << 30);
+    let error = file.option("kv_cache_fraction", "0.5").refusal();
+    assert!(error.contains("kv_cache_bytes = 4GiB and kv_cache_fraction = 0.5 both"), "{error}");
 }
 
 #[test]

@@ -53,6 +53,11 @@ bounded! {
 }
 
 bounded! {
+    /// Sequences computed at a time.
+    SequenceLimit(usize), 1..=1024
+}
+
+bounded! {
     /// Requests that may wait.
     QueueLimit(usize), 0..=1_000_000
 }
@@ -95,6 +100,46 @@ impl Value for PrefillBudget {
 
     fn show(&self) -> String {
         self.0.to_string()
+    }
+}
+
+/// How many prompt tokens of several requests share a forward call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MergedRows {
+    /// As many as what calls have cost so far makes worth while.
+    Auto,
+    /// At most so many.
+    AtMost(usize),
+}
+
+impl MergedRows {
+    const AUTO: &str = "auto";
+    /// More would never fit a call.
+    const MAX: usize = PrefillBudget::MAX;
+}
+
+impl Value for MergedRows {
+    const KIND: Kind = Kind::TextOrInteger;
+
+    fn accepts() -> String {
+        format!("{} or a whole number from 1 to {}", Self::AUTO, Self::MAX)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            Self::AUTO => Some(Self::Auto),
+            rows => {
+                let rows = parse_integer(rows).filter(|rows| (1..=Self::MAX).contains(rows))?;
+                Some(Self::AtMost(rows))
+            }
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Auto => Self::AUTO.to_owned(),
+            Self::AtMost(rows) => rows.to_string(),
+        }
     }
 }
 
@@ -219,6 +264,16 @@ named! {
 }
 
 named! {
+    /// How keys and values are stored.
+    KvCacheDtype {
+        /// As they are computed, four bytes a number.
+        Float32 = "float32",
+        /// Rounded to bfloat16, two bytes a number.
+        Bf16 = "bf16",
+    }
+}
+
+named! {
     /// How log lines are written.
     LogFormat {
         /// For people.
@@ -248,6 +303,16 @@ mod tests {
         assert_eq!(WorldSize::parse("16").map(WorldSize::get), Some(16));
         assert_eq!(WorldSize::parse("17"), None);
         assert_eq!(QueueLimit::parse("0").map(QueueLimit::get), Some(0));
+    }
+
+    #[test]
+    fn merged_rows_are_a_number_or_left_to_the_engine() {
+        assert_eq!(MergedRows::parse("auto"), Some(MergedRows::Auto));
+        assert_eq!(MergedRows::parse("1"), Some(MergedRows::AtMost(1)));
+        assert_eq!(MergedRows::parse("65536").unwrap().show(), "65536");
+        for wrong in ["", "0", "Auto", "-1", "65537", "all"] {
+            assert_eq!(MergedRows::parse(wrong), None, "{wrong:?}");
+        }
     }
 
     #[test]

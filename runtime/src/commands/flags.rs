@@ -46,7 +46,9 @@ fn typed(kind: Kind, text: String) -> Value {
     match kind {
         _ if text.is_empty() => Value::Null,
         Kind::Boolean => Value::Bool(text == "1"),
-        Kind::Integer | Kind::Seconds => text.parse().map_or(Value::String(text), Value::Number),
+        Kind::Integer | Kind::Seconds | Kind::Number | Kind::TextOrInteger => {
+            text.parse().map_or(Value::String(text), Value::Number)
+        }
         Kind::Text => Value::String(text),
     }
 }
