@@ -16,6 +16,7 @@ pub mod generation;
 pub mod hub;
 pub mod inspect;
 pub mod memory;
+pub mod reasoning;
 pub mod sampler;
 pub mod shard;
 pub mod stop;

@@ -110,14 +110,14 @@ impl Handler<Submit> for Coordinator {
         self.admits(&request.id)?;
         let max_tokens = validate::generate(&request, &self.facts.bounds)?;
         let answer = Box::new(self.answer(&request, max_tokens)?);
-        let (outputs, sampler) = if request.sampling.is_greedy() {
-            (Outputs::Greedy, None)
-        } else {
-            // Used when the request names none.
-            let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
-            let sampler = Sampler::new(&request.sampling, seed)
-                .map_err(|error| RequestError::Invalid(error.to_string()))?;
-            (Outputs::Logits, Some(Box::new(sampler)))
+        // Used when the request names none.
+        let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let ends: &[u32] = if request.ignore_eos { &[] } else { &self.facts.eos };
+        let sampler = Sampler::new(&request.sampling, seed, &request.prompt, ends)
+            .map_err(|error| RequestError::Invalid(error.to_string()))?;
+        let (outputs, sampler) = match sampler.needs_logits() {
+            true => (Outputs::Logits, Some(Box::new(sampler))),
+            false => (Outputs::Greedy, None),
         };
         let (events, heard) = mpsc::unbounded_channel();
         let work = Work::Generate { answer, sampler, events };

@@ -124,7 +124,7 @@ fn run(jobs: &Receiver<Job>, done: &Recipient<Sampled>) {
 fn take(epoch: &mut Epoch, row: &mut [f32], job: RowJob) -> Result<RowDone, String> {
     epoch.receiver.receive(row, &epoch.shards, BACKSTOP).map_err(|error| error.to_string())?;
     Ok(match job {
-        RowJob::Sample(mut sampler) => RowDone::Token(sampler.sample(row)),
+        RowJob::Sample(sampler) => RowDone::Token(sampler.sample(row)),
         RowJob::Keep => RowDone::Logits(row.to_vec()),
     })
 }

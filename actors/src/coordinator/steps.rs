@@ -188,7 +188,7 @@ impl Coordinator {
                 let listens = events.send(Event::Token { id: token, text: taken.text }).is_ok();
                 if let Some(sampler) = sampler {
                     // The thread that chose the token did so with a copy.
-                    sampler.skip_to(sampler.index() + 1);
+                    sampler.accept(token);
                 }
                 request.count_token(now);
                 match taken.end {

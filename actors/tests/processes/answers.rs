@@ -161,7 +161,9 @@ async fn sampling_varies() {
     for (temperature, top_p, top_k) in
         [(0.0, 1.0, 0), (1.0, 0.5, 0), (0.3, 1.0, 5), (2.0, 0.9, 1), (1.0, 1.0, 0)]
     {
-        let sampling = SamplingParams { temperature, top_p, top_k, seed: Some(3) };
+        let seed = Some(3);
+        let sampling =
+            SamplingParams { temperature, top_p, top_k, seed, ..SamplingParams::default() };
         let request = GenerateRequest { sampling, ..greedy("a", &[9, 8, 7], 6) };
         let answer = generate(&handle, request).await.unwrap();
         assert_eq!(answer.ids.len(), 6);

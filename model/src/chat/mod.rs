@@ -21,6 +21,7 @@ use minijinja::Environment;
 use minijinja::value::Serde;
 use serde_json::{Map, Value};
 
+use crate::reasoning::is_reasoning_template;
 use crate::tokenizer::SpecialTokens;
 
 pub use error::ChatError;
@@ -35,6 +36,7 @@ pub struct ChatTemplate {
     takes_parts: bool,
     /// The template has a meaning for the role `developer`.
     knows_developer: bool,
+    reasons: bool,
 }
 
 /// What a conversation is rendered with, beyond its messages.
@@ -75,15 +77,23 @@ impl ChatTemplate {
     fn new(templates: Vec<(String, String)>, special: SpecialTokens) -> Result<Self, ChatError> {
         let mut environment = environment::new();
         let knows_developer = templates.iter().any(|(_, source)| source.contains("developer"));
+        let reasons = templates.iter().any(|(_, source)| is_reasoning_template(source));
         for (name, source) in templates {
             let source = generation_tag::replace(&source);
             environment
                 .add_template_owned(name.clone(), source)
                 .map_err(|error| ChatError::template(&name, &error))?;
         }
-        let mut template = Self { environment, special, takes_parts: false, knows_developer };
+        let mut template =
+            Self { environment, special, takes_parts: false, knows_developer, reasons };
         template.takes_parts = template.probe_parts();
         Ok(template)
+    }
+
+    /// Whether the model reasons before it answers, as far as its template tells: see
+    /// [`is_reasoning_template`].
+    pub fn reasons(&self) -> bool {
+        self.reasons
     }
 
     /// The text of a conversation, ending with the beginning of an answer.

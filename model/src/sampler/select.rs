@@ -1,11 +1,12 @@
-//! Which tokens `top_k` and `top_p` keep, found by selection: a row of 248,320 logits is never
-//! sorted.
+//! Which tokens `min_p`, `top_k` and `top_p` keep, found by selection: a row of 248,320 logits is
+//! never sorted.
 //!
 //! Tokens rank by logit, ties by the lower id first. What is kept is therefore everything down to
 //! one token, the [`Cut`], and a scan in id order can tell each token's fate by one comparison.
 
 use std::cmp::Ordering;
 
+use super::SamplingParams;
 use super::exp::exp;
 
 /// A token and its logit.
@@ -29,6 +30,15 @@ impl Cut {
     /// Keeps every token.
     pub const NOTHING: Cut = Cut(Candidate { logit: f32::NEG_INFINITY, id: u32::MAX });
 
+    /// Keeps the tokens whose weight is at least `min_p` of the largest, 1.
+    fn at_share(min_p: f32, max: f32, temperature: f32) -> Cut {
+        if min_p == 0.0 {
+            return Self::NOTHING;
+        }
+        let logit = f64::from(max) + f64::from(temperature) * f64::from(min_p).ln();
+        Cut(Candidate { logit: logit as f32, id: u32::MAX })
+    }
+
     /// Whether a token ranks at or above the cut.
     #[inline(always)]
     pub fn keeps(self, logit: f32, id: u32) -> bool {
@@ -40,14 +50,15 @@ fn candidates(logits: &[f32]) -> impl Iterator<Item = Candidate> {
     logits.iter().zip(0..).map(|(&logit, id)| Candidate { logit, id })
 }
 
-/// The `k` likeliest tokens, in no order; `1 <= k < logits.len()`.
+/// The `k` likeliest of the tokens that `floor` keeps, in no order; fewer if it keeps fewer. `k` is
+/// at least 1.
 ///
 /// Keeps a short list, and whenever it has grown by half the best `k` of it set the bar for the
 /// rest: most tokens are read once and cost a comparison.
-fn likeliest(logits: &[f32], k: usize) -> Vec<Candidate> {
+fn likeliest(logits: &[f32], k: usize, floor: Cut) -> Vec<Candidate> {
     let capacity = k + (k / 2).max(64);
-    let mut list: Vec<Candidate> = Vec::with_capacity(capacity);
-    let mut bar = Cut::NOTHING;
+    let mut list: Vec<Candidate> = Vec::with_capacity(capacity.min(logits.len()));
+    let mut bar = floor;
     for candidate in candidates(logits) {
         if !bar.keeps(candidate.logit, candidate.id) {
             continue;
@@ -64,6 +75,26 @@ fn likeliest(logits: &[f32], k: usize) -> Vec<Candidate> {
         list.truncate(k);
     }
     list
+}
+
+/// The `k` likeliest tokens, likeliest first; all if there are fewer.
+pub(super) fn ranked(logits: &[f32], k: usize) -> Vec<Candidate> {
+    let k = k.min(logits.len());
+    if k == 0 {
+        return Vec::new();
+    }
+    let mut list = likeliest(logits, k, Cut::NOTHING);
+    list.sort_unstable_by(rank);
+    list
+}
+
+/// The place of a token of the row when the likeliest is at place 1.
+pub(super) fn place(logits: &[f32], id: u32) -> u32 {
+    let own = logits[id as usize];
+    let (before, after) = logits.split_at(id as usize);
+    let ahead = before.iter().filter(|&&logit| logit >= own).count()
+        + after.iter().filter(|&&logit| logit > own).count();
+    ahead as u32 + 1
 }
 
 /// The last token of the smallest set of likeliest tokens whose weight reaches `mass`. `list` has
@@ -95,11 +126,11 @@ fn crossing(
 /// Buckets of the first look at a row's weights.
 const BUCKETS: usize = 1024;
 
-/// The cut `top_p` makes in a whole row.
+/// The cut `top_p` makes among all tokens that `floor` keeps, the largest among them.
 ///
 /// One pass adds up the weights in buckets of equal width in `x = (logit - max) / temperature`; the
 /// bucket in which `top_p` is reached is all that has to be looked at closely.
-fn nucleus(logits: &[f32], max: f32, temperature: f32, top_p: f32) -> Cut {
+fn nucleus(logits: &[f32], max: f32, temperature: f32, top_p: f32, floor: Cut) -> Cut {
     let weight = |logit: f32| exp((logit - max) / temperature);
     // Weights end at x = -87. The conversion saturates, so that the last bucket takes the rest.
     let bucket = |logit: f32| {
@@ -107,8 +138,8 @@ fn nucleus(logits: &[f32], max: f32, temperature: f32, top_p: f32) -> Cut {
         (index as usize).min(BUCKETS - 1)
     };
     let mut weights = [0.0; BUCKETS];
-    for &logit in logits {
-        weights[bucket(logit)] += f64::from(weight(logit));
+    for c in candidates(logits).filter(|c| floor.keeps(c.logit, c.id)) {
+        weights[bucket(c.logit)] += f64::from(weight(c.logit));
     }
     let mass = f64::from(top_p) * weights.iter().sum::<f64>();
     let mut kept = 0.0;
@@ -120,23 +151,26 @@ fn nucleus(logits: &[f32], max: f32, temperature: f32, top_p: f32) -> Cut {
         }
         kept += weight;
     }
-    let mut list: Vec<Candidate> =
-        candidates(logits).filter(|c| bucket(c.logit) == crossed).collect();
+    let mut list: Vec<Candidate> = candidates(logits)
+        .filter(|c| floor.keeps(c.logit, c.id) && bucket(c.logit) == crossed)
+        .collect();
     crossing(&mut list, kept, mass, weight)
 }
 
-/// The cut that `top_k` (0 is off), then `top_p` (1 is off) make in a row whose largest logit is
-/// `max`, at this temperature. At least one token is kept.
-pub(super) fn cut(logits: &[f32], max: f32, temperature: f32, top_k: usize, top_p: f32) -> Cut {
+/// The cut that `min_p`, then `top_k`, then `top_p` make in a row whose largest logit is `max`, at the
+/// parameters' temperature. At least one token is kept.
+pub(super) fn cut(logits: &[f32], max: f32, params: &SamplingParams) -> Cut {
+    let &SamplingParams { temperature, min_p, top_k, top_p, .. } = params;
+    let floor = Cut::at_share(min_p, max, temperature);
     let limited = top_k > 0 && top_k < logits.len();
     match (limited, top_p < 1.0) {
-        (false, false) => Cut::NOTHING,
-        (false, true) => nucleus(logits, max, temperature, top_p),
+        (false, false) => floor,
+        (false, true) => nucleus(logits, max, temperature, top_p, floor),
         (true, false) => {
-            likeliest(logits, top_k).into_iter().max_by(rank).map_or(Cut::NOTHING, Cut)
+            likeliest(logits, top_k, floor).into_iter().max_by(rank).map_or(floor, Cut)
         }
         (true, true) => {
-            let mut list = likeliest(logits, top_k);
+            let mut list = likeliest(logits, top_k, floor);
             let weight = |logit: f32| exp((logit - max) / temperature);
             let total: f64 = list.iter().map(|c| f64::from(weight(c.logit))).sum();
             crossing(&mut list, 0.0, f64::from(top_p) * total, weight)
@@ -153,9 +187,14 @@ mod tests {
 
     /// Checks `kept` against the definitions, by sorting and in float64. Sums of different precision
     /// may disagree on a token at the very edge of `top_p`; such a token may be kept or not.
-    fn check(logits: &[f32], temperature: f32, top_k: usize, top_p: f32, kept: &[u32]) {
+    fn check(logits: &[f32], with: &SamplingParams, kept: &[u32]) {
+        let &SamplingParams { temperature, min_p, top_k, top_p, .. } = with;
         let mut all: Vec<Candidate> = candidates(logits).collect();
         all.sort_by(rank);
+        let share =
+            |c: &Candidate| (f64::from(c.logit - all[0].logit) / f64::from(temperature)).exp();
+        let enough = all.iter().take_while(|c| share(c) >= f64::from(min_p)).count();
+        all.truncate(enough);
         if top_k > 0 {
             all.truncate(top_k);
         }
@@ -176,8 +215,13 @@ mod tests {
     }
 
     fn kept(logits: &[f32], temperature: f32, top_k: usize, top_p: f32) -> Vec<u32> {
+        let with = SamplingParams { temperature, top_k, top_p, ..SamplingParams::default() };
+        kept_with(logits, &with)
+    }
+
+    fn kept_with(logits: &[f32], with: &SamplingParams) -> Vec<u32> {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let cut = cut(logits, max, temperature, top_k, top_p);
+        let cut = cut(logits, max, with);
         candidates(logits).filter(|c| cut.keeps(c.logit, c.id)).map(|c| c.id).collect()
     }
 
@@ -201,6 +245,40 @@ mod tests {
     }
 
     #[test]
+    fn min_p_keeps_what_has_its_share_of_the_top() {
+        let logits: Vec<f32> = [0.02_f32, 0.5, 0.15, 0.26, 0.07].iter().map(|p| p.ln()).collect();
+        let kept = |min_p, temperature, top_k, top_p| {
+            let with =
+                SamplingParams { min_p, temperature, top_k, top_p, ..SamplingParams::default() };
+            kept_with(&logits, &with)
+        };
+        assert_eq!(kept(0.29, 1.0, 0, 1.0), [1, 2, 3]);
+        assert_eq!(kept(0.31, 1.0, 0, 1.0), [1, 3]);
+        // The temperature comes first: at 2 the shares are square roots.
+        assert_eq!(kept(0.53, 2.0, 0, 1.0), [1, 2, 3]);
+        assert_eq!(kept(1.0, 1.0, 0, 1.0), [1]);
+        // The stricter of the two wins.
+        assert_eq!(kept(0.1, 1.0, 2, 1.0), [1, 3]);
+        assert_eq!(kept(0.51, 1.0, 4, 1.0), [1, 3]);
+        // Of what min_p leaves, 0.76, the first has 0.66.
+        assert_eq!(kept(0.51, 1.0, 0, 0.65), [1]);
+        assert_eq!(kept(0.51, 1.0, 4, 0.65), [1]);
+        assert_eq!(kept(0.51, 1.0, 0, 0.67), [1, 3]);
+        let tied = SamplingParams { min_p: 1.0, ..SamplingParams::default() };
+        assert_eq!(kept_with(&[2.0, 1.0, 2.0, 2.0], &tied), [0, 2, 3]);
+    }
+
+    #[test]
+    fn the_likeliest_come_in_order_and_every_token_has_its_place() {
+        let logits = [1.0, 3.0, f32::NEG_INFINITY, 3.0, 2.0];
+        let ids = |k| ranked(&logits, k).iter().map(|c| c.id).collect::<Vec<_>>();
+        assert!(ids(0).is_empty());
+        assert_eq!(ids(2), [1, 3]);
+        assert_eq!(ids(9), [1, 3, 4, 0, 2]);
+        assert_eq!([0, 1, 2, 3, 4].map(|id| place(&logits, id)), [4, 1, 5, 2, 3]);
+    }
+
+    #[test]
     fn a_long_flat_row_is_cut_at_the_right_place() {
         let logits = vec![0.25_f32; 100_000];
         assert_eq!(kept(&logits, 1.0, 0, 0.75).len(), 75_000);
@@ -219,8 +297,11 @@ mod tests {
             temperature in 0.2_f32..3.0,
             top_k in 0_usize..320,
             top_p in prop_oneof![Just(1.0_f32), 0.01_f32..1.0],
+            min_p in prop_oneof![Just(0.0_f32), 0.001_f32..0.999],
         ) {
-            check(&logits, temperature, top_k, top_p, &kept(&logits, temperature, top_k, top_p));
+            let with =
+                SamplingParams { temperature, min_p, top_k, top_p, ..SamplingParams::default() };
+            check(&logits, &with, &kept_with(&logits, &with));
         }
     }
 }

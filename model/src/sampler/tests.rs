@@ -2,8 +2,15 @@
 
 use super::*;
 
+mod rules;
+
 fn params(temperature: f32, top_k: usize, top_p: f32) -> SamplingParams {
-    SamplingParams { temperature, top_k, top_p, seed: Some(7) }
+    SamplingParams { temperature, top_k, top_p, seed: Some(7), ..SamplingParams::default() }
+}
+
+/// A sampler without a prompt or an end.
+fn sampler(params: &SamplingParams) -> Sampler {
+    Sampler::new(params, 0, &[], &[]).unwrap()
 }
 
 /// `count` logits without ties that look like a model's: most are low, a few stand out.
@@ -12,8 +19,17 @@ fn row(count: usize) -> Vec<f32> {
 }
 
 fn draws(params: &SamplingParams, logits: &[f32], count: usize) -> Vec<u32> {
-    let mut sampler = Sampler::new(params, 0).unwrap();
-    (0..count).map(|_| sampler.sample(logits).unwrap()).collect()
+    go_on(&mut sampler(params), logits, count)
+}
+
+/// The next `count` tokens when the model gives the same logits each time.
+fn go_on(sampler: &mut Sampler, logits: &[f32], count: usize) -> Vec<u32> {
+    let mut next = || {
+        let token = sampler.sample(&mut logits.to_vec()).unwrap();
+        sampler.accept(token);
+        token
+    };
+    (0..count).map(|_| next()).collect()
 }
 
 #[test]
@@ -43,22 +59,60 @@ fn a_seed_gives_the_same_tokens_d24() {
 
     // Without a seed of its own the request's is used.
     let unseeded = SamplingParams { seed: None, ..with };
-    let mut sampler = Sampler::new(&unseeded, 7).unwrap();
-    let tokens: Vec<u32> = (0..64).map(|_| sampler.sample(&logits).unwrap()).collect();
-    assert_eq!(tokens, first);
+    let mut sampler = Sampler::new(&unseeded, 7, &[], &[]).unwrap();
+    assert_eq!(go_on(&mut sampler, &logits, 64), first);
 }
 
 #[test]
-fn a_replayed_request_goes_on_as_it_would_have() {
+fn a_replayed_request_goes_on_as_it_would_have_d24() {
     let logits = row(5000);
-    let whole = draws(&params(1.3, 0, 0.95), &logits, 40);
-    for cut in [1, 17, 39] {
-        let mut sampler = Sampler::new(&params(1.3, 0, 0.95), 0).unwrap();
-        sampler.skip_to(cut);
-        let rest: Vec<u32> = (cut..40).map(|_| sampler.sample(&logits).unwrap()).collect();
-        assert_eq!(rest, whole[cut as usize..]);
-        assert_eq!(sampler.index(), 40);
+    let prompt = [4, 1, 4, 4999];
+    let with = SamplingParams {
+        min_p: 1e-4,
+        repetition_penalty: 1.2,
+        presence_penalty: -0.5,
+        frequency_penalty: 0.75,
+        logit_bias: [(9, 4.0), (11, -100.0)].into(),
+        min_tokens: 20,
+        ..params(1.3, 0, 0.95)
+    };
+    let start = || Sampler::new(&with, 0, &prompt, &[2, 3]).unwrap();
+    let whole = go_on(&mut start(), &logits, 40);
+    for cut in [0, 1, 17, 39] {
+        let mut sampler = start();
+        whole[..cut].iter().for_each(|&token| sampler.accept(token));
+        assert_eq!(sampler.index(), cut as u64);
+        assert_eq!(go_on(&mut sampler, &logits, 40 - cut), whole[cut..]);
     }
+    // The tokens replayed matter, not only their number.
+    let mut other = start();
+    (0..17).for_each(|_| other.accept(2500));
+    assert_ne!(go_on(&mut other, &logits, 23), whole[17..]);
+}
+
+#[test]
+fn sampling_leaves_the_sampler_as_it_is() {
+    let logits = row(5000);
+    let sampler = sampler(&params(1.5, 0, 1.0));
+    let once = sampler.sample(&mut logits.clone()).unwrap();
+    // Another request's row in between makes no difference.
+    sampler.sample(&mut row(300)).unwrap();
+    assert_eq!(sampler.sample(&mut logits.clone()).unwrap(), once);
+    assert_eq!(sampler.index(), 0);
+}
+
+#[test]
+fn choices_have_seeds_that_count_up_from_the_first() {
+    let logits = row(5000);
+    let with =
+        SamplingParams { seed: Some(u64::MAX), frequency_penalty: 1.0, ..params(1.0, 0, 1.0) };
+    let mut first = sampler(&with);
+    let tokens = go_on(&mut first, &logits, 20);
+    // What the first has accepted is not in the others.
+    assert_eq!(go_on(&mut first.for_choice(0), &logits, 20), tokens);
+    let second = go_on(&mut first.for_choice(1), &logits, 20);
+    assert_ne!(second, tokens);
+    assert_eq!(second, draws(&SamplingParams { seed: Some(0), ..with }, &logits, 20));
 }
 
 #[test]
@@ -76,17 +130,17 @@ fn neighbouring_seeds_and_indices_give_unrelated_numbers() {
 }
 
 #[test]
-fn bad_logits_are_errors_and_count_for_nothing() {
-    for with in [SamplingParams::greedy(), params(1.0, 0, 1.0), params(1.0, 5, 0.5)] {
-        let mut sampler = Sampler::new(&with, 0).unwrap();
+fn bad_logits_are_errors() {
+    let masked = SamplingParams { min_tokens: 1, ..params(1.0, 0, 1.0) };
+    for with in [SamplingParams::greedy(), params(1.0, 0, 1.0), params(1.0, 5, 0.5), masked] {
+        let sampler = Sampler::new(&with, 0, &[], &[400]).unwrap();
         let mut logits = row(600);
         logits[400] = f32::NAN;
-        let error = sampler.sample(&logits).unwrap_err();
+        let error = sampler.sample(&mut logits).unwrap_err();
         assert_eq!(error, SamplingError::BadLogit { id: 400, value: "NaN".into() });
-        assert!(sampler.sample(&[]).is_err());
-        assert_eq!(sampler.index(), 0);
+        assert_eq!(sampler.sample(&mut []), Err(SamplingError::NoCandidate { count: 0 }));
     }
-    assert!(Sampler::new(&params(-1.0, 0, 1.0), 0).is_err());
+    assert!(Sampler::new(&params(-1.0, 0, 1.0), 0, &[], &[]).is_err());
 }
 
 #[test]
@@ -132,6 +186,11 @@ fn draws_follow_the_distribution() {
         (params(2.0, 0, 1.0), normal(probabilities.map(f64::sqrt)), 24.32),
         (params(1.0, 4, 1.0), normal([0.30, 0.0, 0.18, 0.0, 0.25, 0.0, 0.0, 0.10]), 16.27),
         (params(1.0, 0, 0.7), normal([0.30, 0.0, 0.18, 0.0, 0.25, 0.0, 0.0, 0.0]), 13.82),
+        (
+            SamplingParams { min_p: 0.3, ..params(1.0, 0, 1.0) },
+            normal([0.30, 0.0, 0.18, 0.0, 0.25, 0.0, 0.0, 0.10]),
+            16.27,
+        ),
     ];
     for (with, expected, limit) in cases {
         let statistic = chi_square(&with, &logits, &expected, 40_000);

@@ -104,6 +104,7 @@ fn sampling(defaults: &SamplingDefaults, args: &GenerateArgs) -> anyhow::Result<
         top_p: args.top_p.unwrap_or(defaults.top_p),
         top_k: args.top_k.unwrap_or(defaults.top_k),
         seed: args.seed,
+        ..SamplingParams::default()
     };
     params.validate().map_err(|error| bad_input(error.to_string()))?;
     Ok(params)

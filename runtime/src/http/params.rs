@@ -98,6 +98,7 @@ fn sampling(body: &Body, defaults: &SamplingDefaults) -> Result<SamplingParams, 
         top_k: top_k.map_or(defaults.top_k, |k| k.max(0) as usize),
         // A seed names a stream of numbers; which bits name it does not matter.
         seed: seed.map(|seed| seed as u64),
+        ..SamplingParams::default()
     })
 }
 
@@ -205,7 +206,12 @@ mod tests {
     fn an_empty_request_gets_the_defaults() {
         let expected = Params {
             model: None,
-            sampling: SamplingParams { temperature: 0.7, top_p: 0.9, top_k: 20, seed: None },
+            sampling: SamplingParams {
+                temperature: 0.7,
+                top_p: 0.9,
+                top_k: 20,
+                ..SamplingParams::default()
+            },
             stop: vec![],
             ignore_eos: false,
             delivery: Delivery::Whole,
@@ -230,7 +236,12 @@ mod tests {
         assert_eq!(params.model.as_deref(), Some("demo"));
         assert_eq!(
             params.sampling,
-            SamplingParams { temperature: 0.0, top_p: 0.5, top_k: 0, seed: Some(u64::MAX - 1) }
+            SamplingParams {
+                temperature: 0.0,
+                top_p: 0.5,
+                seed: Some(u64::MAX - 1),
+                ..SamplingParams::default()
+            }
         );
         assert_eq!(params.stop, ["a", "b"]);
         assert!(params.ignore_eos);

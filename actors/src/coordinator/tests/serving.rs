@@ -144,8 +144,13 @@ async fn sampled_rows_come_through_the_segment() {
     let mut rig = serving(options()).await;
     let logits: Vec<f32> = (0..VOCAB).map(|id| ((id * 37) % 101) as f32 / 9.0).collect();
     let params = SamplingParams { seed: Some(11), ..SamplingParams::default() };
-    let mut sampler = Sampler::new(&params, 0).unwrap();
-    let expected: Vec<u32> = (0..3).map(|_| sampler.sample(&logits).unwrap()).collect();
+    let mut sampler = Sampler::new(&params, 0, &[], &[]).unwrap();
+    let mut choose = || {
+        let token = sampler.sample(&mut logits.clone()).unwrap();
+        sampler.accept(token);
+        token
+    };
+    let expected: Vec<u32> = (0..3).map(|_| choose()).collect();
 
     let request = GenerateRequest { sampling: params, ignore_eos: true, ..request("a", 3, 3) };
     let (_, mut events) = rig.submit(request).await.unwrap();

@@ -1,0 +1,154 @@
+//! Telling a model's reasoning from its answer.
+//!
+//! A reasoning model writes `<think>`, what it thinks, `</think>`, and then the answer. Some chat
+//! templates write the first mark themselves, at the end of the prompt, and some write a closed and
+//! empty block there, to have the answer at once.
+
+const OPEN: &str = "<think>";
+const CLOSE: &str = "</think>";
+
+/// Whether a model with this chat template reasons: the template speaks of `<think>`.
+pub fn is_reasoning_template(source: &str) -> bool {
+    source.contains(OPEN)
+}
+
+/// Whether a rendered prompt ends within reasoning that the model is to go on with: a `<think>` with
+/// nothing but white space after it.
+pub fn prompt_opens_reasoning(prompt: &str) -> bool {
+    prompt.trim_end().ends_with(OPEN)
+}
+
+/// Text that has become known to be reasoning or answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Split {
+    /// What the model thinks.
+    pub reasoning: String,
+    /// What it answers.
+    pub content: String,
+}
+
+/// Splits one answer as it comes. What it gives in total does not depend on how the text was cut.
+///
+/// - Only a block at the very beginning counts, white space before it aside; marks further on are
+///   content like any other text.
+/// - White space around the marks is dropped: before and after `<think>`, and before and after
+///   `</think>`.
+/// - An answer that does not begin with a block is content as it stands.
+/// - If the block is not closed, all of it is reasoning, up to the last character.
+#[derive(Clone, Debug)]
+pub struct ReasoningSplitter {
+    state: State,
+    /// White space at the end of the text so far of which it is not known whether it shows.
+    space: String,
+    /// The beginning of a mark, after that.
+    mark: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing but white space so far.
+    Before,
+    /// Within the block, and nothing but white space so far.
+    Opened,
+    /// Within the block.
+    Reasoning,
+    /// After the block, and nothing but white space so far.
+    Closed,
+    /// The answer.
+    Content,
+}
+
+impl ReasoningSplitter {
+    /// A splitter for one answer. `starts_inside` says that the prompt has opened the block: see
+    /// [`prompt_opens_reasoning`].
+    pub fn new(starts_inside: bool) -> Self {
+        let state = if starts_inside { State::Opened } else { State::Before };
+        Self { state, space: String::new(), mark: String::new() }
+    }
+
+    /// Takes the next piece of text and returns what has become known.
+    pub fn push(&mut self, text: &str) -> Split {
+        let mut split = Split::default();
+        let mut text = std::mem::take(&mut self.mark) + text;
+        while !text.is_empty() {
+            text = match self.state {
+                State::Before => self.before(&text, &mut split),
+                State::Opened => self.skip_space(&text, State::Reasoning),
+                State::Reasoning => self.inside(&text, &mut split),
+                State::Closed => self.skip_space(&text, State::Content),
+                State::Content => {
+                    split.content += &text;
+                    String::new()
+                }
+            };
+        }
+        split
+    }
+
+    /// The answer has ended: what was held back is what it looked like.
+    pub fn finish(self) -> Split {
+        let rest = self.space + &self.mark;
+        match self.state {
+            State::Before | State::Content => Split { content: rest, ..Split::default() },
+            State::Opened | State::Reasoning => Split { reasoning: rest, ..Split::default() },
+            State::Closed => Split::default(),
+        }
+    }
+
+    /// Looks for the mark that opens the block. Like the next two, returns what is left to be looked
+    /// at in another state.
+    fn before(&mut self, text: &str, split: &mut Split) -> String {
+        let shown = text.trim_start();
+        let (space, _) = text.split_at(text.len() - shown.len());
+        self.space += space;
+        if let Some(rest) = shown.strip_prefix(OPEN) {
+            self.space.clear();
+            self.state = State::Opened;
+            return rest.to_owned();
+        }
+        if OPEN.starts_with(shown) {
+            self.mark = shown.to_owned();
+        } else {
+            split.content += &std::mem::take(&mut self.space);
+            split.content += shown;
+            self.state = State::Content;
+        }
+        String::new()
+    }
+
+    /// Looks for the end of white space that does not show.
+    fn skip_space(&mut self, text: &str, then: State) -> String {
+        let shown = text.trim_start();
+        if !shown.is_empty() {
+            self.state = then;
+        }
+        shown.to_owned()
+    }
+
+    /// Looks for the mark that closes the block.
+    fn inside(&mut self, text: &str, split: &mut Split) -> String {
+        let (body, rest) = match text.split_once(CLOSE) {
+            Some((body, rest)) => {
+                self.state = State::Closed;
+                (body, rest)
+            }
+            None => {
+                // The mark has its first character nowhere else.
+                let begun = text.rfind('<').filter(|&at| CLOSE.starts_with(&text[at..]));
+                let (body, mark) = text.split_at(begun.unwrap_or(text.len()));
+                self.mark = mark.to_owned();
+                (body, "")
+            }
+        };
+        let shown = body.trim_end();
+        if !shown.is_empty() {
+            split.reasoning += &std::mem::take(&mut self.space);
+            split.reasoning += shown;
+        }
+        self.space += &body[shown.len()..];
+        if self.state == State::Closed {
+            self.space.clear();
+        }
+        rest.to_owned()
+    }
+}
