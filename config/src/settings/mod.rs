@@ -227,7 +227,7 @@ settings! {
         doc: "A number of bytes, or one with a unit: `512MiB`, `4GiB`, `2GB`. It is rounded down to whole \
               blocks, must hold one sequence of `max_model_len` positions, and must fit in memory beside \
               everything else. Not together with `kv_cache_fraction`.",
-        default_note: "enough for every sequence at its full length, or as much as memory has room for",
+        default_note: "enough for every sequence at its full length, but at most half of what is free",
     }
 
     kv_cache_fraction: Option<MemoryFraction> = None => {

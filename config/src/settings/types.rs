@@ -118,6 +118,12 @@ impl MergedRows {
     const MAX: usize = PrefillBudget::MAX;
 }
 
+impl fmt::Display for MergedRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.show())
+    }
+}
+
 impl Value for MergedRows {
     const KIND: Kind = Kind::TextOrInteger;
 
