@@ -148,8 +148,15 @@ pub enum ModelError {
         longest: usize,
     },
     /// The plan takes more memory than there is.
-    #[error("not enough memory: {needed} needed, {available} available ({from}): {advice}")]
+    #[error(
+        "not enough memory for max-num-seqs {slots} and max-model-len {context}: {needed} needed, \
+         {available} available ({from}): {advice}"
+    )]
     Memory {
+        /// Sequences with recurrent state.
+        slots: usize,
+        /// Positions of a sequence.
+        context: usize,
         /// Over all ranks.
         needed: Bytes,
         /// What the host has left.
@@ -158,6 +165,25 @@ pub enum ModelError {
         from: String,
         /// What would fit.
         advice: String,
+    },
+    /// The budget for keys and values holds no whole sequence.
+    #[error(
+        "max-model-len is {context}, of which one sequence needs {needed} of keys and values, and \
+         {budget} leaves {there} for all slots (max-num-seqs {slots}): {}", longest_context(*largest)
+    )]
+    KvBudget {
+        /// Sequences with recurrent state.
+        slots: usize,
+        /// Positions of a sequence.
+        context: usize,
+        /// Keys and values of one sequence, over all ranks.
+        needed: Bytes,
+        /// What the budget gives, over all ranks.
+        there: Bytes,
+        /// Which budget.
+        budget: String,
+        /// The longest context the budget holds, a multiple of a block; 0 if none.
+        largest: usize,
     },
     /// A rank outside the world.
     #[error("rank {rank} of {world}: ranks are counted from 0")]
@@ -171,6 +197,13 @@ pub enum ModelError {
 
 fn join<T: ToString>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn longest_context(largest: usize) -> String {
+    match largest {
+        0 => "no context fits, raise the KV budget".to_owned(),
+        _ => format!("the largest max-model-len that fits is {largest}"),
+    }
 }
 
 fn and_more(more: usize) -> String {

@@ -2,9 +2,11 @@
 //!
 //! The plan adds up what the ranks will reserve: weights as the device packs them, keys and values,
 //! recurrent state, the activations of the largest step, and the segment the ranks meet in. What does
-//! not fit is refused with the numbers, and with the largest setting that would.
+//! not fit is refused with the numbers, and with the largest setting that would. Workspaces of kernels
+//! are left out: under a MiB for each thread, whatever the settings.
 
 mod host;
+mod sizing;
 
 use std::fmt;
 
@@ -15,6 +17,7 @@ use crate::forward::{HEAD_ROWS, ModelLimits, matrices};
 use crate::{LayerKind, ModelConfig, ModelError, Shard};
 
 pub use host::HostMemory;
+pub use sizing::{KvBudget, Sizing};
 
 /// KV blocks that let each of `slots` sequences grow to `max_model_len` tokens.
 pub fn kv_blocks(max_model_len: usize, slots: usize) -> usize {
@@ -56,7 +59,8 @@ impl RankMemory {
         let states = (config.linear_layers() as u64).saturating_mul(limits.slots as u64);
         RankMemory {
             weights: packed.saturating_add(small_parameters(config, shard)),
-            kv_cache: block_bytes(config, shard, limits.kv_dtype).saturating_mul(limits.kv_blocks as u64),
+            kv_cache: block_bytes(config, shard, limits.kv_dtype)
+                .saturating_mul(limits.kv_blocks as u64),
             recurrent_state: state.saturating_mul(states),
             activations: activations(config, shard, limits.max_rows),
         }
@@ -76,9 +80,12 @@ pub struct MemoryPlan {
     pub total: u64,
     /// What the host has left.
     pub available: HostMemory,
-    /// The longest context that fits with as many slots and rows; none when not even one KV block a
-    /// slot does.
+    /// The longest context of which one sequence fits with as many slots and rows; none when not even
+    /// one KV block does.
     pub largest_max_model_len: Option<usize>,
+    /// The most slots that fit with as many prompt rows and one sequence of the context; none when not
+    /// even one does.
+    pub largest_slots: Option<usize>,
 }
 
 impl MemoryPlan {
@@ -93,26 +100,38 @@ impl MemoryPlan {
         shared_segment: u64,
         available: HostMemory,
     ) -> Result<MemoryPlan, ModelError> {
-        let longest = config.max_position_embeddings;
-        if !(1..=longest).contains(&limits.max_model_len) {
-            return Err(ModelError::ContextLength { asked: limits.max_model_len, longest });
-        }
+        check_context(config, &limits)?;
         let (shards, ranks): (Vec<Shard>, Vec<RankMemory>) =
             MemoryPlan::ranks(config, world, &limits, packed_bytes)?.into_iter().unzip();
         let total = ranks.iter().map(RankMemory::total).fold(shared_segment, u64::saturating_add);
 
-        // What is left beside everything but keys and values goes to blocks, equally for each slot.
+        // What is left beside everything but keys and values goes to blocks.
         let kv: u64 = ranks.iter().map(|rank| rank.kv_cache).fold(0, u64::saturating_add);
-        let block: u64 = shards.iter().map(|shard| block_bytes(config, shard, limits.kv_dtype)).sum();
-        let row_of_blocks = block.saturating_mul(limits.slots.max(1) as u64).max(1);
-        let blocks = available.bytes.checked_sub(total - kv).map(|room| room / row_of_blocks);
-        let largest_max_model_len = match blocks {
-            None => None,
-            _ if block == 0 => Some(longest),
-            Some(0) => None,
-            Some(blocks) => Some(longest.min((blocks as usize).saturating_mul(KV_BLOCK_TOKENS))),
-        };
-        Ok(MemoryPlan { limits, ranks, shared_segment, total, available, largest_max_model_len })
+        let block: u64 =
+            shards.iter().map(|shard| block_bytes(config, shard, limits.kv_dtype)).sum();
+        let longest = config.max_position_embeddings;
+        let largest_max_model_len = available.bytes.checked_sub(total - kv).and_then(|room| {
+            match room.checked_div(block) {
+                None => Some(longest),
+                Some(0) => None,
+                Some(blocks) => {
+                    Some(longest.min((blocks as usize).saturating_mul(KV_BLOCK_TOKENS)))
+                }
+            }
+        });
+        let one_sequence = kv_blocks(limits.max_model_len, 1) as u64;
+        let sizing = Sizing { config, world, packed_bytes, shared_segment, available };
+        let largest_slots =
+            sizing.largest_slots(&limits, KvBudget::Bytes(block.saturating_mul(one_sequence)));
+        Ok(MemoryPlan {
+            limits,
+            ranks,
+            shared_segment,
+            total,
+            available: sizing.available,
+            largest_max_model_len,
+            largest_slots,
+        })
     }
 
     /// Each rank's share, and the memory it takes.
@@ -138,15 +157,27 @@ impl MemoryPlan {
             return Ok(());
         }
         let advice = match self.largest_max_model_len {
-            Some(longest) => format!("the largest max-model-len that fits is {longest}"),
+            Some(longest) if longest < self.limits.max_model_len => {
+                format!("the largest max-model-len that fits is {longest}")
+            }
+            Some(_) => self.advice_on_blocks(),
             None => self.advice_without_context(),
         };
         Err(ModelError::Memory {
+            slots: self.limits.slots,
+            context: self.limits.max_model_len,
             needed: Bytes(self.total),
             available: Bytes(self.available.bytes),
             from: self.available.from.clone(),
             advice,
         })
+    }
+
+    /// What to do when the context fits, but not as many KV blocks.
+    fn advice_on_blocks(&self) -> String {
+        let kv: u64 = self.ranks.iter().map(|rank| rank.kv_cache).fold(0, u64::saturating_add);
+        let room = Bytes(self.available.bytes.saturating_sub(self.total - kv));
+        format!("keys and values take {}, {room} is left for them; lower the KV budget", Bytes(kv))
     }
 
     /// What to do when no context fits: fewer sequences or rows, or another machine.
@@ -157,12 +188,25 @@ impl MemoryPlan {
         if weights.0.saturating_add(self.shared_segment) > self.available.bytes {
             return format!("the weights alone take {weights}; use a smaller model");
         }
+        let slots = match self.largest_slots {
+            Some(slots) => format!(" (the largest that fits is {slots})"),
+            None => String::new(),
+        };
         format!(
             "weights take {weights}, the state of {} sequences {state}, the activations of {} rows \
-             {activations}; lower max-num-seqs or max-num-batched-tokens",
+             {activations}; lower max-num-seqs{slots} or max-num-batched-tokens",
             self.limits.slots, self.limits.max_rows
         )
     }
+}
+
+/// Refuses a context the model does not have, or none.
+fn check_context(config: &ModelConfig, limits: &ModelLimits) -> Result<(), ModelError> {
+    let longest = config.max_position_embeddings;
+    if !(1..=longest).contains(&limits.max_model_len) {
+        return Err(ModelError::ContextLength { asked: limits.max_model_len, longest });
+    }
+    Ok(())
 }
 
 /// Bytes of one KV block on a rank, over all layers.
@@ -235,12 +279,13 @@ impl fmt::Display for MemoryPlan {
         let limits = &self.limits;
         writeln!(
             to,
-            "memory plan: {} rank{}, {} sequences of up to {} tokens, {} KV blocks, {} rows a step",
+            "memory plan: {} rank{}, {} sequences of up to {} tokens, {} KV blocks of {}, {} rows a step",
             self.ranks.len(),
             if self.ranks.len() == 1 { "" } else { "s" },
             limits.slots,
             limits.max_model_len,
             limits.kv_blocks,
+            limits.kv_dtype,
             limits.max_rows
         )?;
         let mut line = |name: &str, cells: [String; 5]| {

@@ -165,6 +165,8 @@ mod tests {
 
     fn no_memory() -> ModelError {
         ModelError::Memory {
+            slots: 1,
+            context: 64,
             needed: Bytes(2),
             available: Bytes(1),
             from: "MemAvailable".to_owned(),

@@ -1,13 +1,13 @@
 use super::*;
 use crate::Checkpoint;
 
-const GIB: u64 = 1 << 30;
+pub const GIB: u64 = 1 << 30;
 
-fn available(bytes: u64) -> HostMemory {
+pub fn available(bytes: u64) -> HostMemory {
     HostMemory { bytes, from: "MemAvailable".to_owned() }
 }
 
-fn limits(max_model_len: usize, slots: usize) -> ModelLimits {
+pub fn limits(max_model_len: usize, slots: usize) -> ModelLimits {
     ModelLimits {
         max_model_len,
         max_rows: 512,
@@ -23,7 +23,7 @@ fn plan(config: &ModelConfig, world: usize, limits: ModelLimits, bytes: u64) -> 
 }
 
 /// The 27B shape, from its published numbers.
-fn largest() -> ModelConfig {
+pub fn largest() -> ModelConfig {
     ModelConfig {
         hidden_size: 5120,
         intermediate_size: 17408,
@@ -90,21 +90,55 @@ fn ranks_share_the_weights_and_the_state() {
 #[test]
 fn what_does_not_fit_is_refused_with_the_largest_context_that_does() {
     let config = largest();
-    let asked = plan(&config, 4, limits(262_144, 8), 80 * GIB);
+    let asked = plan(&config, 4, limits(262_144, 1), 60 * GIB);
     let message = asked.check().unwrap_err().to_string();
     let longest = asked.largest_max_model_len.unwrap();
     assert!(longest < 262_144 && longest.is_multiple_of(64));
     assert_eq!(
         message,
         format!(
-            "not enough memory: {} needed, 80.0 GiB available (MemAvailable): the largest \
-             max-model-len that fits is {longest}",
+            "not enough memory for max-num-seqs 1 and max-model-len 262144: {} needed, 60.0 GiB \
+             available (MemAvailable): the largest max-model-len that fits is {longest}",
             Bytes(asked.total)
         )
     );
     // It does fit, and one block more does not.
-    assert!(plan(&config, 4, limits(longest, 8), 80 * GIB).check().is_ok());
-    assert!(plan(&config, 4, limits(longest + 1, 8), 80 * GIB).check().is_err());
+    assert!(plan(&config, 4, limits(longest, 1), 60 * GIB).check().is_ok());
+    assert!(plan(&config, 4, limits(longest + 1, 1), 60 * GIB).check().is_err());
+    // Half the bytes a number hold twice the context.
+    let half = ModelLimits { kv_dtype: KvDtype::Bf16, ..limits(64, 1) };
+    let half = plan(&config, 4, half, 60 * GIB).largest_max_model_len.unwrap();
+    assert!(half.abs_diff(2 * longest) <= 128, "{half} {longest}");
+}
+
+#[test]
+fn too_many_blocks_for_a_context_that_fits_are_refused_by_their_budget() {
+    let config = largest();
+    let refused = plan(&config, 4, limits(65_536, 8), 80 * GIB).check().unwrap_err().to_string();
+    assert!(refused.contains("for max-num-seqs 8 and max-model-len 65536"), "{refused}");
+    assert!(refused.contains("keys and values take 64.0 GiB, "), "{refused}");
+    assert!(refused.ends_with(" is left for them; lower the KV budget"), "{refused}");
+}
+
+#[test]
+fn bf16_keys_and_values_take_half() {
+    let config = largest();
+    let kv = |kv_dtype| {
+        let limits = ModelLimits { kv_dtype, ..limits(4096, 8) };
+        plan(&config, 2, limits, 0).ranks[0].kv_cache
+    };
+    assert_eq!(kv(KvDtype::Float32), 2 * kv(KvDtype::Bf16));
+}
+
+/// M16: what a step works in grows with its rows, not with the sequences the server has room for.
+#[test]
+fn activations_depend_on_rows_only() {
+    let config = largest();
+    let activations = |limits| plan(&config, 2, limits, 0).ranks[0].activations;
+    let one = activations(limits(64, 1));
+    assert_eq!(activations(limits(262_144, 1024)), one);
+    let rows = ModelLimits { max_rows: 1024, ..limits(64, 1) };
+    assert!(activations(rows) > one + one / 2);
 }
 
 #[test]
@@ -115,7 +149,8 @@ fn when_no_context_fits_the_refusal_says_what_is_too_large() {
     assert!(weights.contains("the weights alone take 50.1 GiB; use a smaller model"), "{weights}");
     let slots = message(1024, 80 * GIB).to_string();
     assert!(slots.contains("the state of 1024 sequences "), "{slots}");
-    assert!(slots.contains("lower max-num-seqs or max-num-batched-tokens"), "{slots}");
+    assert!(slots.contains("lower max-num-seqs (the largest that fits is "), "{slots}");
+    assert!(slots.ends_with(") or max-num-batched-tokens"), "{slots}");
 }
 
 #[test]
@@ -154,7 +189,8 @@ fn the_table_lists_every_rank() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(
         lines[0],
-        "memory plan: 2 ranks, 4 sequences of up to 4096 tokens, 256 KV blocks, 512 rows a step"
+        "memory plan: 2 ranks, 4 sequences of up to 4096 tokens, 256 KV blocks of float32, 512 rows a \
+         step"
     );
     assert!(lines[2].starts_with("rank 0 ") && lines[3].starts_with("rank 1 "), "{text}");
     assert!(lines[4].starts_with("shared segment ") && lines[4].ends_with("32.0 MiB"), "{text}");
