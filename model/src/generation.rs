@@ -4,8 +4,10 @@ use serde::Serialize;
 
 use crate::ModelError;
 use crate::config::{Keys, ModelConfig, token_ids};
+use crate::sampler::{MAX_REPETITION_PENALTY, MAX_TEMPERATURE};
 
-/// Sampling defaults of a checkpoint. A field is absent when the file (or the key) is.
+/// Sampling defaults of a checkpoint. A field is absent when the file (or the key) is. Values are in the
+/// ranges of [`SamplingParams`](crate::sampler::SamplingParams), but that `top_p` may be 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GenerationConfig {
     /// Ids that end a generation: those of this file first, then those of `config.json`.
@@ -14,7 +16,7 @@ pub struct GenerationConfig {
     pub do_sample: Option<bool>,
     /// Temperature, 0 for greedy.
     pub temperature: Option<f32>,
-    /// Nucleus: the smallest set of tokens with this much probability.
+    /// Nucleus: the smallest set of tokens with this much probability; 0 for all.
     pub top_p: Option<f32>,
     /// The most likely tokens to choose among; absent or 0 for all.
     pub top_k: Option<u32>,
@@ -34,17 +36,18 @@ impl GenerationConfig {
     ) -> Result<GenerationConfig, ModelError> {
         let keys = Keys::parse(file, text)?;
         let mut eos = token_ids(&keys, "eos_token_id", Some(model.vocab_size))?.unwrap_or_default();
-        let number = |key, most| {
-            keys.optional_number(key, 0.0, most).map(|value| value.map(|value| value as f32))
+        let number = |key, most: f32| {
+            let value = keys.optional_number(key, 0.0, most.into())?;
+            Ok::<_, ModelError>(value.map(|value| value as f32))
         };
         let mut config = GenerationConfig {
             eos_token_ids: Vec::new(),
             do_sample: keys.bool("do_sample")?,
-            temperature: number("temperature", 1e6)?,
+            temperature: number("temperature", MAX_TEMPERATURE)?,
             top_p: number("top_p", 1.0)?,
             top_k: keys.optional_count("top_k", 0, u32::MAX as usize)?.map(|k| k as u32),
             min_p: number("min_p", 1.0)?,
-            repetition_penalty: number("repetition_penalty", 1e6)?,
+            repetition_penalty: repetition_penalty(&keys)?,
         };
         eos.extend(&model.eos_token_ids);
         for id in eos {
@@ -58,6 +61,15 @@ impl GenerationConfig {
     /// What holds for a checkpoint without the file.
     pub fn without_file(model: &ModelConfig) -> GenerationConfig {
         GenerationConfig { eos_token_ids: model.eos_token_ids.clone(), ..Default::default() }
+    }
+}
+
+fn repetition_penalty(keys: &Keys) -> Result<Option<f32>, ModelError> {
+    const KEY: &str = "repetition_penalty";
+    let Some(value) = keys.value(KEY) else { return Ok(None) };
+    match value.as_f64().map(|factor| factor as f32) {
+        Some(factor) if factor > 0.0 && factor <= MAX_REPETITION_PENALTY => Ok(Some(factor)),
+        _ => Err(keys.wrong(KEY, value, "a number above 0, at most 10")),
     }
 }
 
@@ -101,7 +113,16 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         for (text, expected) in [
-            (r#"{"temperature": -1}"#, "temperature is -1: expected a number from 0 to 1000000"),
+            (r#"{"temperature": -1}"#, "temperature is -1: expected a number from 0 to 100"),
+            (r#"{"min_p": 2}"#, "min_p is 2: expected a number from 0 to 1"),
+            (
+                r#"{"repetition_penalty": 0}"#,
+                "repetition_penalty is 0: expected a number above 0, at most 10",
+            ),
+            (
+                r#"{"repetition_penalty": 10.5}"#,
+                "repetition_penalty is 10.5: expected a number above 0, at most 10",
+            ),
             (r#"{"top_p": 1.5}"#, "top_p is 1.5: expected a number from 0 to 1"),
             (r#"{"top_k": -5}"#, "top_k is -5: expected a whole number from 0 to"),
             (r#"{"do_sample": "no"}"#, "do_sample is \"no\": expected true or false"),

@@ -152,3 +152,143 @@ impl ReasoningSplitter {
         rest.to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
+
+    use super::*;
+
+    /// Reasoning and content in total.
+    fn split(starts_inside: bool, pieces: &[&str]) -> (String, String) {
+        let mut splitter = ReasoningSplitter::new(starts_inside);
+        let mut splits: Vec<Split> = pieces.iter().map(|piece| splitter.push(piece)).collect();
+        splits.push(splitter.finish());
+        splits.into_iter().fold(Default::default(), |(reasoning, content), split| {
+            (reasoning + &split.reasoning, content + &split.content)
+        })
+    }
+
+    fn both(reasoning: &str, content: &str) -> (String, String) {
+        (reasoning.to_owned(), content.to_owned())
+    }
+
+    #[test]
+    fn a_block_at_the_beginning_is_reasoning() {
+        let text = "<think>\nTwo and\n two.\n</think>\n\nFour.\n";
+        assert_eq!(split(false, &[text]), both("Two and\n two.", "Four.\n"));
+        assert_eq!(split(false, &["\n ", text]), both("Two and\n two.", "Four.\n"));
+        assert_eq!(split(false, &["<think></think>"]), both("", ""));
+        assert_eq!(split(false, &["<think> \n </think> a"]), both("", "a"));
+    }
+
+    #[test]
+    fn the_prompt_may_have_opened_it() {
+        assert_eq!(split(true, &["\nHm.\n</think>\n\nYes."]), both("Hm.", "Yes."));
+        assert_eq!(split(true, &["</think>Yes."]), both("", "Yes."));
+    }
+
+    #[test]
+    fn an_answer_without_a_block_is_untouched_s25() {
+        for text in ["", " \n", "\n Yes. \n", "a <think>b</think> c", "a</think>b", "<thin", " <"] {
+            assert_eq!(split(false, &[text]), both("", text));
+        }
+    }
+
+    #[test]
+    fn an_open_block_is_all_reasoning() {
+        assert_eq!(split(false, &["<think> It is \n"]), both("It is \n", ""));
+        assert_eq!(split(true, &["a </thi"]), both("a </thi", ""));
+        assert_eq!(split(true, &["a < b \n</th", "at"]), both("a < b \n</that", ""));
+        assert_eq!(split(true, &[" \n"]), both("", ""));
+    }
+
+    #[test]
+    fn only_the_first_block_counts() {
+        let text = "<think>a <think> b</think>c <think>d</think> e</think>";
+        assert_eq!(split(false, &[text]), both("a <think> b", "c <think>d</think> e</think>"));
+    }
+
+    #[test]
+    fn no_more_is_held_than_must_be() {
+        let mut splitter = ReasoningSplitter::new(false);
+        let mut shown = |text: &str| {
+            let split = splitter.push(text);
+            (split.reasoning, split.content)
+        };
+        assert_eq!(shown(" <th"), both("", ""));
+        assert_eq!(shown("ink>\n"), both("", ""));
+        assert_eq!(shown("one "), both("one", ""));
+        assert_eq!(shown("two </"), both(" two", ""));
+        assert_eq!(shown("b> </think"), both(" </b>", ""));
+        assert_eq!(shown(">\n"), both("", ""));
+        assert_eq!(shown("\nthree \n"), both("", "three \n"));
+        assert_eq!(shown("<think>"), both("", "<think>"));
+
+        let mut splitter = ReasoningSplitter::new(false);
+        assert_eq!(splitter.push("\n<thin").content, "");
+        assert_eq!(splitter.push("g").content, "\n<thing");
+        assert_eq!(splitter.push(" <").content, " <");
+    }
+
+    #[test]
+    fn prompts_that_end_within_reasoning_are_known() {
+        assert!(prompt_opens_reasoning("user\nhi\nassistant\n<think>\n"));
+        assert!(prompt_opens_reasoning("</think><think>"));
+        for prompt in [
+            "",
+            "assistant\n",
+            "assistant\n<think>\n\n</think>\n\n",
+            "user\n<think>\nassistant\n",
+            "assistant\n<think>\nSo",
+        ] {
+            assert!(!prompt_opens_reasoning(prompt), "{prompt:?}");
+        }
+        assert!(is_reasoning_template("{{ '<think>\n' }}"));
+        assert!(!is_reasoning_template("{{ think }}"));
+    }
+
+    /// The rules as they are written down, for a whole answer.
+    fn by_definition(starts_inside: bool, text: &str) -> (String, String) {
+        let block = match starts_inside {
+            true => Some(text),
+            false => text.trim_start().strip_prefix(OPEN),
+        };
+        match block.map(|block| block.split_once(CLOSE).ok_or(block)) {
+            None => both("", text),
+            Some(Err(open)) => both(open.trim_start(), ""),
+            Some(Ok((reasoning, content))) => both(reasoning.trim(), content.trim_start()),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default()
+        })]
+
+        #[test]
+        fn same_as_by_definition_however_the_text_is_cut(
+            parts in prop::collection::vec(
+                prop::sample::select(vec![
+                    OPEN, CLOSE, "<", "</", "<thi", "nk>", "a", "\u{4e2d}", " ", "\n", "\u{3000}",
+                ]),
+                0..10,
+            ),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+            starts_inside in any::<bool>(),
+        ) {
+            let text = parts.concat();
+            let mut ends: Vec<usize> = cuts
+                .iter()
+                .map(|cut| text.floor_char_boundary(cut.index(text.len() + 1)))
+                .chain([0, text.len()])
+                .collect();
+            ends.sort_unstable();
+            let pieces: Vec<&str> = ends.windows(2).map(|ends| &text[ends[0]..ends[1]]).collect();
+            let expected = by_definition(starts_inside, &text);
+            prop_assert_eq!(split(starts_inside, &pieces), expected.clone());
+            prop_assert_eq!(split(starts_inside, &[&text]), expected);
+        }
+    }
+}

@@ -21,6 +21,18 @@ pub enum ChatError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A request's variable has a name that is taken.
+    #[error("chat_template_kwargs cannot set {name}: the name is taken")]
+    Reserved {
+        /// The name.
+        name: String,
+    },
+    /// The template works, but not with a request's variables.
+    #[error("the chat template does not take these chat_template_kwargs: {reason}")]
+    Variables {
+        /// What the template engine says.
+        reason: String,
+    },
     /// The conversation would take the template more work than a conversation of its size should.
     #[error("the chat template needs more than {steps} steps for this conversation")]
     TooMuchWork {
@@ -50,7 +62,11 @@ impl ChatError {
     /// checkpoint.
     pub fn is_client_error(&self) -> bool {
         match self {
-            Self::Refused { .. } | Self::Message { .. } | Self::TooMuchWork { .. } => true,
+            Self::Refused { .. }
+            | Self::Message { .. }
+            | Self::Reserved { .. }
+            | Self::Variables { .. }
+            | Self::TooMuchWork { .. } => true,
             Self::Template { .. } | Self::Malformed { .. } => false,
         }
     }

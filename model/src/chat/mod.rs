@@ -15,6 +15,7 @@ mod json;
 mod messages;
 mod python;
 mod source;
+mod variables;
 
 use chrono::NaiveDateTime;
 use minijinja::Environment;
@@ -46,7 +47,8 @@ pub struct RenderOptions {
     pub add_generation_prompt: bool,
     /// Functions the model may call, in OpenAI's form.
     pub tools: Option<Vec<Value>>,
-    /// More variables for the template, `enable_thinking` for one.
+    /// More variables for the template, `enable_thinking` for one; a request's
+    /// `chat_template_kwargs`.
     pub kwargs: Map<String, Value>,
     /// What `strftime_now` takes for now; `None` is the machine's local time.
     pub now: Option<NaiveDateTime>,
@@ -125,7 +127,17 @@ impl ChatTemplate {
         options: &RenderOptions,
     ) -> Result<String, ChatError> {
         let messages = messages::normalise(messages, self.takes_parts, self.knows_developer)?;
-        self.render_raw(&messages, options)
+        let rendered = self.render_raw(&messages, options);
+        if let Err(ChatError::Template { reason, .. }) = &rendered
+            && !options.kwargs.is_empty()
+        {
+            // Whose fault it is shows without the request's own variables.
+            let without = RenderOptions { kwargs: Map::new(), ..options.clone() };
+            if self.render_raw(&messages, &without).is_ok() {
+                return Err(ChatError::Variables { reason: reason.clone() });
+            }
+        }
+        rendered
     }
 
     fn render_raw(&self, messages: &[Value], options: &RenderOptions) -> Result<String, ChatError> {
@@ -135,20 +147,13 @@ impl ChatTemplate {
             _ => source::DEFAULT,
         };
 
-        let mut variables: Map<String, Value> =
-            self.special.iter().map(|(role, token)| (role.into(), token.into())).collect();
-        variables.extend(options.kwargs.clone());
-        variables.insert("messages".into(), messages.into());
-        variables.insert("tools".into(), options.tools.clone().map_or(Value::Null, Value::from));
-        variables.insert("documents".into(), Value::Null);
-        variables.insert("add_generation_prompt".into(), options.add_generation_prompt.into());
-
         // The clock and the limit are this call's own; the compiled templates are shared.
         let mut environment = self.environment.clone();
-        let fuel = environment::fuel(&variables);
-        environment.set_fuel(Some(fuel));
         let now = options.now;
         environment.add_function("strftime_now", move |format: &str| python::strftime(now, format));
+        let variables = variables::gather(&environment, &self.special, messages, options)?;
+        let fuel = environment::fuel(&variables);
+        environment.set_fuel(Some(fuel));
         environment
             .get_template(name)
             .and_then(|template| template.render(Serde(&variables)))

@@ -15,6 +15,11 @@ fn read_json(path: &str) -> Value {
     serde_json::from_slice(&bytes).unwrap()
 }
 
+fn fixture(name: &str) -> ChatTemplate {
+    let file = fixtures().join("chat/templates").join(name);
+    template(&std::fs::read_to_string(file).unwrap())
+}
+
 fn template(source: &str) -> ChatTemplate {
     let config = br#"{"bos_token": "<|begin|>", "eos_token": {"content": "<|im_end|>"}}"#;
     let files = TemplateFiles {
@@ -35,8 +40,7 @@ fn templates_render_as_in_jinja2_k5_k7() {
     let mut wrong = Vec::new();
     for (case, expected) in cases.iter().zip(expected.as_array().unwrap()) {
         assert_eq!(case["name"], expected["name"], "run render.py");
-        let file = fixtures().join("chat/templates").join(case["template"].as_str().unwrap());
-        let template = template(&std::fs::read_to_string(file).unwrap());
+        let template = fixture(case["template"].as_str().unwrap());
         let conversation = |key: &str| conversations[case[key].as_str()?].as_array().cloned();
         let options = RenderOptions {
             add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap_or(true),
@@ -166,6 +170,22 @@ fn a_refusal_by_the_template_is_the_clients_fault() {
 }
 
 #[test]
+fn a_late_system_message_is_refused_in_the_templates_words_k1() {
+    let late = [
+        user("hi"),
+        json!({"role": "assistant", "content": "hello"}),
+        json!({"role": "system", "content": "Be brief."}),
+        user("go on"),
+    ];
+    let refused = fixture("parts.jinja").render(&late, true).unwrap_err();
+    assert!(refused.is_client_error());
+    assert_eq!(refused.to_string(), "A system message must come first.");
+    // A template that takes it has it where it was.
+    let text = fixture("reasoning.jinja").render(&late, true).unwrap();
+    assert!(text.contains("hello<|im_end|>\n<|im_start|>system\nBe brief."), "{text}");
+}
+
+#[test]
 fn a_template_that_fails_says_where() {
     let broken = error("line one\n{{ messages[0].content.nothing() }}", &[user("hi")]);
     assert!(!broken.is_client_error());
@@ -195,11 +215,10 @@ fn a_template_can_neither_run_for_ever_nor_read_files() {
 
 #[test]
 fn a_long_conversation_is_within_the_limit() {
-    let source = std::fs::read_to_string(fixtures().join("chat/templates/parts.jinja")).unwrap();
     let turn = [user("a question"), json!({"role": "assistant", "content": "an answer"})];
     let mut messages: Vec<Value> = turn.iter().cycle().take(20_000).cloned().collect();
     messages.push(user(&"long ".repeat(200_000)));
-    let text = template(&source).render(&messages, true).unwrap();
+    let text = fixture("parts.jinja").render(&messages, true).unwrap();
     assert!(text.len() > 1_000_000);
 }
 
@@ -229,4 +248,74 @@ fn special_tokens_and_more_variables_are_seen() {
     assert_eq!(text, "<|begin|><|im_end|>True1.5");
     let clock = template("{{ strftime_now('%Y') }}").render(&[], true).unwrap();
     assert!(clock.parse::<u32>().unwrap() >= 2024, "{clock}");
+}
+
+fn with_kwargs(kwargs: Value) -> RenderOptions {
+    let Value::Object(kwargs) = kwargs else { panic!("{kwargs}") };
+    RenderOptions { kwargs, ..RenderOptions::default() }
+}
+
+#[test]
+fn thinking_is_turned_off_by_a_variable_of_the_request_s25() {
+    for name in ["reasoning.jinja", "parts.jinja"] {
+        let template = fixture(name);
+        assert!(template.reasons());
+        let render = |kwargs| template.render_with(&[user("hi")], &with_kwargs(kwargs)).unwrap();
+        let off = render(json!({"enable_thinking": false}));
+        assert!(off.ends_with("<think>\n\n</think>\n\n"), "{off}");
+        assert!(!crate::reasoning::prompt_opens_reasoning(&off));
+        assert_ne!(render(json!({"enable_thinking": true})), off);
+    }
+    assert!(!fixture("plain.jinja").reasons());
+}
+
+#[test]
+fn variables_of_the_request_may_be_anything_but_take_no_others_place() {
+    let template = template(
+        "{{ a.b[1] }} {{ c }} {{ d is none }} {{ e }} {{ messages | length }} {{ eos_token }}",
+    );
+    let error = |kwargs| template.render_with(&[user("hi")], &with_kwargs(kwargs)).unwrap_err();
+    let kwargs = json!({"a": {"b": [1, 2.5]}, "c": "text", "d": null, "e": true});
+    let text = template.render_with(&[user("hi")], &with_kwargs(kwargs)).unwrap();
+    assert_eq!(text, "2.5 text True True 1 <|im_end|>");
+    let names = [
+        "messages",
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "eos_token",
+        "raise_exception",
+        "strftime_now",
+        "namespace",
+        "range",
+    ];
+    for name in names {
+        let error = error(json!({"a": 1, name: []}));
+        assert!(error.is_client_error());
+        assert_eq!(
+            error.to_string(),
+            format!("chat_template_kwargs cannot set {name}: the name is taken")
+        );
+    }
+}
+
+#[test]
+fn variables_the_template_fails_on_are_the_clients_fault() {
+    let template = template("{{ (style or 'plain').upper() }}");
+    let render = |kwargs| template.render_with(&[], &with_kwargs(kwargs));
+    assert_eq!(render(json!({"style": "odd"})).unwrap(), "ODD");
+    let error = render(json!({"style": 7})).unwrap_err();
+    assert!(error.is_client_error());
+    assert_eq!(
+        error.to_string(),
+        "the chat template does not take these chat_template_kwargs: unknown method: number has no \
+         method named upper"
+    );
+}
+
+#[test]
+fn variables_do_not_excuse_a_template_that_fails_anyway() {
+    let template = template("{{ messages.nothing() }}");
+    let error = template.render_with(&[], &with_kwargs(json!({"style": 7}))).unwrap_err();
+    assert!(matches!(error, ChatError::Template { .. }), "{error}");
 }

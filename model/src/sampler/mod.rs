@@ -21,7 +21,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 pub use error::SamplingError;
 pub use logprobs::TokenLogprobs;
-pub use params::{MAX_REPETITION_PENALTY, SamplingParams};
+pub use params::{MAX_REPETITION_PENALTY, MAX_TEMPERATURE, SamplingParams};
 pub use row::{Best, LogSumExp};
 
 use seen::Seen;

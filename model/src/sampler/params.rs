@@ -125,7 +125,7 @@ fn refusal(field: &str, value: impl ToString, range: &str) -> SamplingError {
 }
 
 /// Above this the distribution is flat to any eye; a larger value is a mistake.
-const MAX_TEMPERATURE: f32 = 100.0;
+pub const MAX_TEMPERATURE: f32 = 100.0;
 
 /// Above this no token comes twice while there is another; a larger value is a mistake.
 pub const MAX_REPETITION_PENALTY: f32 = 10.0;
