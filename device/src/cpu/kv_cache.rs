@@ -8,17 +8,26 @@
 
 use std::ops::Range;
 
+use half::bf16;
+
 use super::memory::Memory;
+use super::number::Number;
 use super::segments::BlockWrite;
 use super::strip::STRIP;
-use crate::{BlockId, DeviceError, KV_BLOCK_TOKENS, KvShape};
+use crate::{BlockId, DeviceError, KV_BLOCK_TOKENS, KvDtype, KvShape};
 
 /// A paged KV cache, its memory populated.
 pub struct CpuKvCache {
     shape: KvShape,
-    memory: Memory<f32>,
+    pub(super) memory: KvMemory,
     /// Lists that a call fills, kept for the next.
     pub(super) lists: Lists,
+}
+
+/// The numbers of all layers.
+pub(super) enum KvMemory {
+    Float32(Memory<f32>),
+    Bf16(Memory<bf16>),
 }
 
 /// What a call has to do.
@@ -93,9 +102,9 @@ impl KvLayout {
 
     /// Writes tokens `first..` of a block: `keys` `[tokens, head_dim]`, and the values of token `i`
     /// as `value(i)`, `head_dim` long.
-    pub fn write<'a>(
+    pub fn write<'a, T: Number>(
         self,
-        block: &mut [f32],
+        block: &mut [T],
         first: usize,
         keys: &[f32],
         value: impl Fn(usize) -> &'a [f32],
@@ -105,11 +114,13 @@ impl KvLayout {
             let token = first + i;
             let strip = &mut key_part[self.key_strip(token / STRIP)];
             for (to, &x) in strip.iter_mut().skip(token % STRIP).step_by(STRIP).zip(key) {
-                *to = x;
+                *to = T::round(x);
             }
             for (strip, x) in value(i).chunks(STRIP).enumerate() {
                 let at = self.value_strip(strip).start + token * STRIP;
-                value_part[at..at + x.len()].copy_from_slice(x);
+                for (to, &x) in value_part[at..at + x.len()].iter_mut().zip(x) {
+                    *to = T::round(x);
+                }
             }
         }
     }
@@ -123,8 +134,10 @@ impl CpuKvCache {
             .iter()
             .try_fold(layout.numbers(), |len, &n| len.checked_mul(n))
             .unwrap_or(usize::MAX);
-        let mut memory = Memory::zeroed("the KV cache", len)?;
-        memory.populate("the KV cache")?;
+        let memory = match shape.dtype {
+            KvDtype::Float32 => KvMemory::Float32(populated(len)?),
+            KvDtype::Bf16 => KvMemory::Bf16(populated(len)?),
+        };
         Ok(CpuKvCache { shape, memory, lists: Lists::default() })
     }
 
@@ -139,15 +152,9 @@ impl CpuKvCache {
     }
 
     /// One layer's part of the memory.
-    pub fn layer(&self, layer: usize) -> &[f32] {
-        let len = self.layer_len();
-        &self.memory.as_slice()[layer * len..(layer + 1) * len]
-    }
-
-    /// One layer's part of the memory.
-    pub fn layer_mut(&mut self, layer: usize) -> &mut [f32] {
-        let len = self.layer_len();
-        &mut self.memory.as_mut_slice()[layer * len..(layer + 1) * len]
+    pub fn layer(&self, layer: usize) -> Range<usize> {
+        let len = self.shape.blocks * self.block_len();
+        layer * len..(layer + 1) * len
     }
 
     /// Copies a block's keys and values to another block, all layers and heads.
@@ -158,103 +165,29 @@ impl CpuKvCache {
                 detail: format!("block {} of {}", outside.0, self.shape.blocks),
             });
         }
-        let len = self.shape.kv_heads * self.layout().numbers();
         for layer in 0..self.shape.layers {
-            let start = from.0 as usize * len;
-            self.layer_mut(layer).copy_within(start..start + len, to.0 as usize * len);
+            let (start, len) = (self.layer(layer).start, self.block_len());
+            let from = start + from.0 as usize * len;
+            let (from, to) = (from..from + len, start + to.0 as usize * len);
+            match &mut self.memory {
+                KvMemory::Float32(memory) => memory.as_mut_slice().copy_within(from, to),
+                KvMemory::Bf16(memory) => memory.as_mut_slice().copy_within(from, to),
+            }
         }
         Ok(())
     }
 
-    fn layer_len(&self) -> usize {
-        self.shape.blocks * self.shape.kv_heads * self.layout().numbers()
+    /// Numbers of a block in one layer.
+    fn block_len(&self) -> usize {
+        self.shape.kv_heads * self.layout().numbers()
     }
+}
+
+fn populated<T: Number>(len: usize) -> Result<Memory<T>, DeviceError> {
+    let mut memory = Memory::zeroed("the KV cache", len)?;
+    memory.populate("the KV cache")?;
+    Ok(memory)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::KvDtype;
-
-    #[test]
-    fn every_number_of_a_block_has_its_own_place() {
-        let shape =
-            KvShape { layers: 2, kv_heads: 3, head_dim: 20, blocks: 4, dtype: KvDtype::Float32 };
-        let mut cache = CpuKvCache::new(shape).unwrap();
-        let layout = cache.layout();
-        let mut ranges: Vec<Range<usize>> = (0..4)
-            .flat_map(|block| (0..3).map(move |head| layout.range(BlockId(block), head)))
-            .collect();
-        ranges.sort_by_key(|range| range.start);
-        assert_eq!(ranges[0].start, 0);
-        assert_eq!(ranges[11].end, cache.layer(1).len());
-        assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
-
-        let number = |token: usize, i: usize| (token * 100 + i) as f32;
-        let keys: Vec<f32> =
-            (0..64).flat_map(|token| (0..20).map(move |i| -number(token, i))).collect();
-        let values: Vec<f32> = keys.iter().map(|x| -x).collect();
-        let range = layout.range(BlockId(2), 1);
-        let block = &mut cache.layer_mut(1)[range.clone()];
-        // In two pieces, as a prompt and what follows it.
-        layout.write(block, 50, &keys[50 * 20..], |i| &values[(50 + i) * 20..][..20]);
-        layout.write(block, 0, &keys[..50 * 20], |i| &values[i * 20..][..20]);
-        let (key_part, value_part) = cache.layer(1)[range.clone()].split_at(layout.keys());
-        for (token, i) in (0..64).flat_map(|token| (0..20).map(move |i| (token, i))) {
-            let key = key_part[layout.key_strip(token / 16)][i * 16 + token % 16];
-            let value = value_part[layout.value_strip(i / 16)][token * 16 + i % 16];
-            assert_eq!((key, value), (-number(token, i), number(token, i)));
-        }
-        let outside =
-            [&cache.layer(1)[..range.start], &cache.layer(1)[range.end..], cache.layer(0)];
-        assert!(outside.concat().iter().all(|&x| x == 0.0));
-    }
-
-    #[test]
-    fn impossible_sizes_are_refused_by_name() {
-        for shape in [
-            KvShape {
-                layers: 1,
-                kv_heads: 1,
-                head_dim: 256,
-                blocks: usize::MAX,
-                dtype: KvDtype::Float32,
-            },
-            KvShape {
-                layers: 1 << 20,
-                kv_heads: 1 << 20,
-                head_dim: 1 << 20,
-                blocks: 1 << 20,
-                dtype: KvDtype::Float32,
-            },
-            KvShape {
-                layers: 1,
-                kv_heads: 1,
-                head_dim: usize::MAX,
-                blocks: 1,
-                dtype: KvDtype::Float32,
-            },
-            KvShape {
-                layers: 16,
-                kv_heads: 4,
-                head_dim: 256,
-                blocks: 1 << 28,
-                dtype: KvDtype::Float32,
-            },
-        ] {
-            let error = CpuKvCache::new(shape).err().unwrap();
-            assert!(
-                matches!(&error, DeviceError::OutOfMemory { what, .. } if what == "the KV cache"),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_cache_takes_what_its_shape_says_for_heads_of_whole_strips() {
-        let shape =
-            KvShape { layers: 3, kv_heads: 2, head_dim: 64, blocks: 5, dtype: KvDtype::Float32 };
-        let cache = CpuKvCache::new(shape).unwrap();
-        assert_eq!((cache.memory.as_slice().len() * 4) as u64, shape.bytes());
-    }
-}
+mod tests;

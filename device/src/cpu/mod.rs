@@ -15,6 +15,7 @@ pub mod matmul;
 pub mod matrix;
 pub mod memory;
 mod norm;
+mod number;
 pub mod pool;
 mod prefetch;
 mod recurrent_state;

@@ -1,4 +1,4 @@
-//! Small float32 matrix products, sixteen output columns at a time: what attention and the chunked
+//! Small matrix products in float32, sixteen output columns at a time: what attention and the chunked
 //! delta rule are made of.
 //!
 //! A *strip* is a `[k, 16]` piece of a matrix, stored contiguously, so that a kernel streams through
@@ -6,6 +6,7 @@
 //! fused multiply-adds onto its initial value, whatever the blocking over rows.
 
 use super::lanes::{Kernel, LANES, Lanes};
+use super::number::Number;
 
 /// Columns of a strip.
 pub const STRIP: usize = 2 * LANES;
@@ -70,15 +71,15 @@ pub struct Strided<'a> {
 }
 
 /// `c[i] = initial + sum over p of a[i, p] * b[p]`, `b[p]` being the sixteen numbers `b[16 p..]`.
-pub struct StripProduct<'a> {
+pub struct StripProduct<'a, B = f32> {
     /// Left operand, `[rows, reach]`.
     pub a: Strided<'a>,
     /// Rows of `a` and `c`.
     pub rows: usize,
     /// Columns of `a` and rows of `b` that count.
     pub reach: Reach,
-    /// Right operand, a strip.
-    pub b: &'a [f32],
+    /// Right operand, a strip, widened to float32 as it is read.
+    pub b: &'a [B],
     /// Output: row `i` is the sixteen numbers `c[i * c_row..]`.
     pub c: &'a mut [f32],
     /// Distance between output rows.
@@ -87,7 +88,7 @@ pub struct StripProduct<'a> {
     pub initial: Initial<'a>,
 }
 
-impl StripProduct<'_> {
+impl<B: Number> StripProduct<'_, B> {
     /// Panics unless every number the kernel touches is inside its slice.
     fn check(&self) {
         let Some(last) = self.rows.checked_sub(1) else { return };
@@ -106,7 +107,7 @@ impl StripProduct<'_> {
     }
 }
 
-impl Kernel for StripProduct<'_> {
+impl<B: Number> Kernel for StripProduct<'_, B> {
     type Output = ();
 
     #[inline(always)]
@@ -116,14 +117,14 @@ impl Kernel for StripProduct<'_> {
         // SAFETY: `check` has seen that all rows are inside the slices.
         unsafe {
             for row in (0..whole).step_by(BLOCK_ROWS) {
-                block::<L, BLOCK_ROWS>(l, &mut self, row);
+                block::<L, B, BLOCK_ROWS>(l, &mut self, row);
             }
             match self.rows - whole {
-                1 => block::<L, 1>(l, &mut self, whole),
-                2 => block::<L, 2>(l, &mut self, whole),
-                3 => block::<L, 3>(l, &mut self, whole),
-                4 => block::<L, 4>(l, &mut self, whole),
-                5 => block::<L, 5>(l, &mut self, whole),
+                1 => block::<L, B, 1>(l, &mut self, whole),
+                2 => block::<L, B, 2>(l, &mut self, whole),
+                3 => block::<L, B, 3>(l, &mut self, whole),
+                4 => block::<L, B, 4>(l, &mut self, whole),
+                5 => block::<L, B, 5>(l, &mut self, whole),
                 _ => (),
             }
         }
@@ -135,7 +136,11 @@ impl Kernel for StripProduct<'_> {
 /// # Safety
 /// The rows must be inside the operands, as [`StripProduct::check`] asserts.
 #[inline(always)]
-unsafe fn block<L: Lanes, const M: usize>(l: L, product: &mut StripProduct<'_>, row: usize) {
+unsafe fn block<L: Lanes, B: Number, const M: usize>(
+    l: L,
+    product: &mut StripProduct<'_, B>,
+    row: usize,
+) {
     let Strided { data, row: a_row, col: a_col } = product.a;
     let b = product.b.as_ptr();
     // SAFETY: inside the operands by the caller's promise, here and below.
@@ -220,20 +225,20 @@ pub unsafe fn store_rows<L: Lanes, const M: usize>(
 /// # Safety
 /// `a[i * a_row + p * a_col]` and the sixteen numbers at `b[16 p]` must be readable.
 #[inline(always)]
-pub unsafe fn accumulate<L: Lanes, const M: usize>(
+pub unsafe fn accumulate<L: Lanes, B: Number, const M: usize>(
     l: L,
     sums: &mut [[L::V; 2]; M],
     a: *const f32,
     a_row: usize,
     a_col: usize,
-    b: *const f32,
+    b: *const B,
     range: std::ops::Range<usize>,
 ) {
     for p in range {
         // SAFETY: the caller's promise.
         unsafe {
-            let left = l.load_at(b.add(p * STRIP));
-            let right = l.load_at(b.add(p * STRIP + LANES));
+            let left = B::load_at(l, b.add(p * STRIP));
+            let right = B::load_at(l, b.add(p * STRIP + LANES));
             for (i, sum) in sums.iter_mut().enumerate() {
                 let x = l.splat(*a.add(i * a_row + p * a_col));
                 sum[0] = l.fma(x, left, sum[0]);
@@ -295,6 +300,22 @@ mod tests {
                     assert_eq!(c, expected(a, rows, reach, &b, &from), "{rows} rows, {simd}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_strip_of_bf16_is_the_strip_of_its_widened_numbers() {
+        let (rows, k, a) = (8, 21, numbers(8 * 21, 6));
+        let stored: Vec<half::bf16> =
+            numbers(k * STRIP, 7).into_iter().map(half::bf16::from_f32).collect();
+        let widened: Vec<f32> = stored.iter().map(|x| x.to_f32()).collect();
+        let (a, reach) = (Strided { data: &a, row: k, col: 1 }, Reach::All(k));
+        let expected = expected(a, rows, reach, &widened, &vec![0.0; rows * STRIP]);
+        for simd in [Simd::detect(), Simd::Portable] {
+            let mut c = vec![f32::NAN; rows * STRIP];
+            let (b, initial) = (&stored[..], Initial::Zero);
+            simd.call(StripProduct { a, rows, reach, b, c: &mut c, c_row: STRIP, initial });
+            assert_eq!(c, expected, "{simd}");
         }
     }
 

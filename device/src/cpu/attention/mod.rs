@@ -13,7 +13,8 @@ mod tile;
 
 use self::prepare::PrepareHead;
 use self::tile::{AttendTile, Queries, Running};
-use super::kv_cache::{Lists, Tile};
+use super::kv_cache::{KvLayout, KvMemory, Lists, Tile};
+use super::number::Number;
 use super::pool::DisjointMut;
 use super::segments::{block_writes, check_rows, pieces};
 use super::strip::STRIP;
@@ -44,8 +45,12 @@ pub fn full_attention(
     let planned = plan(&op.shape, segments, cache.shape().blocks, threads, &mut lists);
     if planned.is_ok() {
         device.work.attention(segments);
-        append(device, op, qkv, cache, &lists);
-        attend(device, op, qkv, segments, cache, &lists.tiles, out);
+        let (layout, layer) = (cache.layout(), cache.layer(op.layer));
+        let call = Call { device, op, qkv, segments, layout, lists: &lists };
+        match &mut cache.memory {
+            KvMemory::Float32(memory) => call.run(&mut memory.as_mut_slice()[layer], out),
+            KvMemory::Bf16(memory) => call.run(&mut memory.as_mut_slice()[layer], out),
+        }
     }
     cache.lists = lists;
     planned
@@ -134,93 +139,96 @@ fn plan(
     Ok(())
 }
 
-/// Writes keys, normalised and rotated, and values to the cache.
-fn append(
-    device: &CpuDevice,
-    op: &FullAttention<'_, CpuDevice>,
-    qkv: &CpuTensor,
-    cache: &mut CpuKvCache,
-    lists: &Lists,
-) {
-    let AttentionShape { heads, kv_heads, head_dim, .. } = op.shape;
-    let layout = cache.layout();
-    let memory = DisjointMut::new(cache.layer_mut(op.layer));
-    device.pool().run(lists.blocks.len() * kv_heads, &|task| {
-        let (index, head) = (task / kv_heads, task % kv_heads);
-        let writes = &lists.writes[lists.blocks[index].clone()];
-        // SAFETY: blocks are listed once, and each task takes another block and head.
-        let block = unsafe { memory.slice(layout.range(writes[0].block, head)) };
-        let key_at = (2 * heads + head) * head_dim;
-        let value_at = (2 * heads + kv_heads + head) * head_dim;
-        for write in writes {
-            with_workspace([write.rows * head_dim], |[keys]| {
-                for (i, key) in keys.chunks_exact_mut(head_dim).enumerate() {
-                    let row = write.row + i;
-                    device.simd().call(PrepareHead {
-                        x: &qkv.row(row)[key_at..key_at + head_dim],
-                        weight: op.k_norm.as_slice(),
-                        eps: op.shape.eps,
-                        rotary: op.rotary.row(row),
-                        scale: 1.0,
-                        out: key,
-                    });
-                }
-                let value = |i: usize| &qkv.row(write.row + i)[value_at..value_at + head_dim];
-                layout.write(block, write.offset, keys, value);
-            });
-        }
-    });
+/// A call whose operands have been checked.
+struct Call<'a> {
+    device: &'a CpuDevice,
+    op: &'a FullAttention<'a, CpuDevice>,
+    qkv: &'a CpuTensor,
+    segments: &'a [Segment<'a>],
+    layout: KvLayout,
+    lists: &'a Lists,
 }
 
-/// Attends tile by tile; a task takes the query heads of one key/value head, or some of them where
-/// there would be fewer tasks than threads.
-fn attend(
-    device: &CpuDevice,
-    op: &FullAttention<'_, CpuDevice>,
-    qkv: &CpuTensor,
-    segments: &[Segment<'_>],
-    cache: &CpuKvCache,
-    tiles: &[Tile],
-    out: &mut CpuTensor,
-) {
-    let AttentionShape { heads, kv_heads, head_dim, .. } = op.shape;
-    let group = heads / kv_heads;
-    let whole = (tiles.len() * kv_heads).max(1);
-    let parts = device.pool().threads().div_ceil(whole).min(group);
-    let memory = cache.layer(op.layer);
-    let out = DisjointMut::new(out.as_mut_slice());
-    device.pool().run(tiles.len() * kv_heads * parts, &|task| {
-        let (index, part) = (task / parts, task % parts);
-        let (tile, kv_head) = (tiles[index / kv_heads], index % kv_heads);
-        let segment = &segments[tile.segment];
-        let first_head = kv_head * group + part * group / parts;
-        let end_head = kv_head * group + (part + 1) * group / parts;
-        let queries = Queries {
-            op,
-            qkv,
-            row: segment.first_row + tile.first,
-            rows: tile.rows,
-            position: segment.position + tile.first,
-            head: first_head,
-            heads: end_head - first_head,
-        };
-        let count = queries.count();
-        let layout = cache.layout();
-        let padded = layout.value_strips() * STRIP;
-        let lengths =
-            [count * head_dim, count * KV_BLOCK_TOKENS, count * padded, count, count, count];
-        with_workspace(lengths, |[q, scores, sums, maxima, totals, scales]| {
-            let running = Running { q, scores, sums, maxima, totals, scales };
-            let blocks = segment.blocks;
-            device.simd().call(AttendTile {
-                queries,
-                memory,
-                layout,
-                kv_head,
-                blocks,
-                running,
-                out: &out,
+impl Call<'_> {
+    /// The call, on the layer's part of the cache.
+    fn run<T: Number>(&self, memory: &mut [T], out: &mut CpuTensor) {
+        self.append(memory);
+        self.attend(memory, out);
+    }
+
+    /// Writes keys, normalised and rotated, and values to the cache.
+    fn append<T: Number>(&self, memory: &mut [T]) {
+        let Call { device, op, qkv, layout, lists, .. } = *self;
+        let AttentionShape { heads, kv_heads, head_dim, .. } = op.shape;
+        let memory = DisjointMut::new(memory);
+        device.pool().run(lists.blocks.len() * kv_heads, &|task| {
+            let (index, head) = (task / kv_heads, task % kv_heads);
+            let writes = &lists.writes[lists.blocks[index].clone()];
+            // SAFETY: blocks are listed once, and each task takes another block and head.
+            let block = unsafe { memory.slice(layout.range(writes[0].block, head)) };
+            let key_at = (2 * heads + head) * head_dim;
+            let value_at = (2 * heads + kv_heads + head) * head_dim;
+            for write in writes {
+                with_workspace([write.rows * head_dim], |[keys]| {
+                    for (i, key) in keys.chunks_exact_mut(head_dim).enumerate() {
+                        let row = write.row + i;
+                        device.simd().call(PrepareHead {
+                            x: &qkv.row(row)[key_at..key_at + head_dim],
+                            weight: op.k_norm.as_slice(),
+                            eps: op.shape.eps,
+                            rotary: op.rotary.row(row),
+                            scale: 1.0,
+                            out: key,
+                        });
+                    }
+                    let value = |i: usize| &qkv.row(write.row + i)[value_at..value_at + head_dim];
+                    layout.write(block, write.offset, keys, value);
+                });
+            }
+        });
+    }
+
+    /// Attends tile by tile; a task takes the query heads of one key/value head, or some of them where
+    /// there would be fewer tasks than threads.
+    fn attend<T: Number>(&self, memory: &[T], out: &mut CpuTensor) {
+        let Call { device, op, qkv, segments, layout, lists } = *self;
+        let AttentionShape { heads, kv_heads, head_dim, .. } = op.shape;
+        let (group, tiles) = (heads / kv_heads, &lists.tiles);
+        let whole = (tiles.len() * kv_heads).max(1);
+        let parts = device.pool().threads().div_ceil(whole).min(group);
+        let out = DisjointMut::new(out.as_mut_slice());
+        device.pool().run(tiles.len() * kv_heads * parts, &|task| {
+            let (index, part) = (task / parts, task % parts);
+            let (tile, kv_head) = (tiles[index / kv_heads], index % kv_heads);
+            let segment = &segments[tile.segment];
+            let first_head = kv_head * group + part * group / parts;
+            let end_head = kv_head * group + (part + 1) * group / parts;
+            let queries = Queries {
+                op,
+                qkv,
+                row: segment.first_row + tile.first,
+                rows: tile.rows,
+                position: segment.position + tile.first,
+                head: first_head,
+                heads: end_head - first_head,
+            };
+            let count = queries.count();
+            let padded = layout.value_strips() * STRIP;
+            let lengths =
+                [count * head_dim, count * KV_BLOCK_TOKENS, count * padded, count, count, count];
+            with_workspace(lengths, |[q, scores, sums, maxima, totals, scales]| {
+                let running = Running { q, scores, sums, maxima, totals, scales };
+                let blocks = segment.blocks;
+                device.simd().call(AttendTile {
+                    queries,
+                    memory,
+                    layout,
+                    kv_head,
+                    blocks,
+                    running,
+                    out: &out,
+                });
             });
         });
-    });
+    }
 }

@@ -1,5 +1,8 @@
 //! Attention against its formulas in float64, and against itself under every way to cut and merge.
 
+mod bf16;
+mod sharing;
+
 use proptest::prelude::*;
 
 use super::full_attention;
@@ -24,6 +27,7 @@ struct Layer {
     q_norm: CpuTensor,
     k_norm: CpuTensor,
     frequencies: Vec<f32>,
+    dtype: KvDtype,
 }
 
 impl Layer {
@@ -35,6 +39,7 @@ impl Layer {
             q_norm: numbers.tensor(1, shape.head_dim, 0.5, 2.5),
             k_norm: numbers.tensor(1, shape.head_dim, 0.5, 2.5),
             frequencies: (0..half).map(|j| 1e7f32.powf(-(j as f32) / half as f32)).collect(),
+            dtype: KvDtype::Float32,
         }
     }
 
@@ -44,8 +49,8 @@ impl Layer {
 
     fn cache(&self, blocks: usize) -> CpuKvCache {
         let AttentionShape { kv_heads, head_dim, .. } = self.shape;
-        let dtype = KvDtype::Float32;
-        CpuKvCache::new(KvShape { layers: LAYERS, kv_heads, head_dim, blocks, dtype }).unwrap()
+        let (layers, dtype) = (LAYERS, self.dtype);
+        CpuKvCache::new(KvShape { layers, kv_heads, head_dim, blocks, dtype }).unwrap()
     }
 
     /// One step of any segments.
@@ -165,12 +170,14 @@ fn attention_computes_the_formulas() {
 
 #[test]
 fn threads_and_instructions_do_not_change_a_bit() {
-    for (shape, rows) in [(SMALL, 150), (TRAINED, 70)] {
-        let layer = Layer::new(shape, 3);
+    let dtypes = [KvDtype::Float32, KvDtype::Bf16];
+    let shapes = [(SMALL, 150), (TRAINED, 70)];
+    for (dtype, (shape, rows)) in dtypes.into_iter().flat_map(|dtype| shapes.map(|s| (dtype, s))) {
+        let layer = Layer { dtype, ..Layer::new(shape, 3) };
         let qkv = layer.sequence(rows, 4);
         let results: Vec<_> =
             devices().iter().map(|device| bits(&layer.alone(device, &qkv))).collect();
-        assert!(results.iter().all(|result| *result == results[0]), "{shape:?}");
+        assert!(results.iter().all(|result| *result == results[0]), "{shape:?}, {dtype}");
     }
 }
 
@@ -194,8 +201,9 @@ proptest! {
         lengths in prop::collection::vec(1usize..200, 1..4),
         seed: u64,
         threads in 1usize..4,
+        dtype in prop::sample::select(vec![KvDtype::Float32, KvDtype::Bf16]),
     ) {
-        let layer = Layer::new(SMALL, seed);
+        let layer = Layer { dtype, ..Layer::new(SMALL, seed) };
         let (device, cols) = (device(threads, Simd::detect()), SMALL.projection());
         let mut numbers = Numbers(seed);
         let sequences: Vec<Vec<f32>> =
@@ -208,9 +216,7 @@ proptest! {
         let own: Vec<Vec<BlockId>> =
             (0..lengths.len()).map(|i| blocks(ids[4 * i..4 * i + 4].iter().copied())).collect();
         let mut cache = layer.cache(total);
-        for layer in 0..LAYERS {
-            cache.layer_mut(layer).fill(f32::NAN);
-        }
+        cache.fill(None, f32::NAN);
         let mut done = vec![0; lengths.len()];
         let mut found = vec![Vec::new(); lengths.len()];
         while done != lengths {

@@ -4,6 +4,7 @@ use super::prepare::PrepareHead;
 use crate::cpu::kv_cache::KvLayout;
 use crate::cpu::lanes::{Arithmetic, Kernel, LANES, Lanes, Scalar};
 use crate::cpu::math::{exp, map, sigmoid};
+use crate::cpu::number::Number;
 use crate::cpu::pool::DisjointMut;
 use crate::cpu::strip::{Initial, Reach, STRIP, Strided, StripProduct};
 use crate::cpu::{CpuDevice, CpuTensor};
@@ -57,11 +58,11 @@ pub struct Running<'a> {
 }
 
 /// Attention of one tile.
-pub struct AttendTile<'a> {
+pub struct AttendTile<'a, T> {
     /// The queries.
     pub queries: Queries<'a>,
     /// The layer's part of the cache.
-    pub memory: &'a [f32],
+    pub memory: &'a [T],
     /// Where things are in it.
     pub layout: KvLayout,
     /// The key/value head.
@@ -74,7 +75,7 @@ pub struct AttendTile<'a> {
     pub out: &'a DisjointMut<'a, f32>,
 }
 
-impl Kernel for AttendTile<'_> {
+impl<T: Number> Kernel for AttendTile<'_, T> {
     type Output = ();
 
     #[inline(always)]
