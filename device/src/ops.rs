@@ -28,7 +28,7 @@ pub trait Device {
 
     // --- memory
 
-    /// A zeroed tensor with room for `rows` rows.
+    /// A zeroed tensor with room for `rows` rows, its memory populated.
     fn tensor(&self, rows: usize, cols: usize) -> Result<Self::Tensor, DeviceError>;
 
     /// A tensor holding `data`, `[data.len() / cols, cols]`.

@@ -273,7 +273,7 @@ fn a_step_that_does_not_fit_is_refused() {
         ("do not reach", vec![StepSegment { blocks: vec![], ..good.clone() }]),
         ("outside the vocabulary", vec![StepSegment { tokens: vec![9999], ..good.clone() }]),
         ("two segments", vec![good.clone(), StepSegment { blocks: blocks(1), ..good.clone() }]),
-        ("given twice", vec![good.clone(), StepSegment { slot: 1, ..good }]),
+        ("KV block 0 is written and", vec![good.clone(), StepSegment { slot: 1, ..good }]),
     ];
     for (expected, segments) in faults {
         let step = Step { number: 7, segments, ..Step::default() };

@@ -156,6 +156,30 @@ mod tests {
     }
 
     #[test]
+    fn a_fork_copies_every_layer_of_one_slot() {
+        let mut state = CpuRecurrentState::new(SHAPE, 3, 3).unwrap();
+        for memory in [&mut state.matrices, &mut state.history] {
+            let numbers = memory.as_mut_slice();
+            let len = numbers.len() / 3;
+            numbers.iter_mut().enumerate().for_each(|(i, x)| *x = (i / len) as f32);
+        }
+        state.fork(SlotId(2), SlotId(0)).unwrap();
+        for layer in 0..3 {
+            for (slot, held) in [(0, 2.0), (1, 1.0), (2, 2.0)] {
+                let (layout, slot) = (state.layout(), SlotId(slot));
+                let matrices = (0..4).flat_map(|head| layout.matrix(slot, layer, head));
+                assert!(matrices.into_iter().all(|i| state.matrices.as_slice()[i] == held));
+                let history = &state.history.as_slice()[layout.history(slot, layer)];
+                assert!(history.iter().all(|&x| x == held));
+            }
+        }
+        for (from, to) in [(3, 0), (0, 3)] {
+            let error = state.fork(SlotId(from), SlotId(to)).unwrap_err();
+            assert!(error.to_string().contains("slot 3 of 3"), "{error}");
+        }
+    }
+
+    #[test]
     fn impossible_sizes_are_refused_by_name() {
         let error = CpuRecurrentState::new(SHAPE, 64, usize::MAX).err().unwrap();
         assert!(

@@ -12,10 +12,13 @@ pub struct CpuTensor {
 }
 
 impl CpuTensor {
-    /// Zeros, with room for `rows` rows, all in use.
+    /// Zeros, with room for `rows` rows, all in use; the memory is populated, so that a step cannot
+    /// fail for the lack of it.
     pub fn zeroed(rows: usize, cols: usize) -> Result<CpuTensor, DeviceError> {
         let len = rows.saturating_mul(cols);
-        let memory = Memory::zeroed(&format!("a tensor [{rows}, {cols}]"), len)?;
+        let what = format!("a tensor [{rows}, {cols}]");
+        let mut memory = Memory::zeroed(&what, len)?;
+        memory.populate(&what)?;
         Ok(CpuTensor { memory, rows, cols, capacity: rows })
     }
 

@@ -148,3 +148,6 @@ fn segment_fault(
         .find(|id| **id as usize >= config.vocab_size)
         .map(|id| format!("token {id} is outside the vocabulary of {}", config.vocab_size))
 }
+
+#[cfg(test)]
+mod tests;

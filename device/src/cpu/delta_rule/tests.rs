@@ -1,5 +1,7 @@
 //! The mixer against its formulas in float64, and against itself under every way to cut and merge.
 
+mod forks;
+
 use proptest::prelude::*;
 
 use super::linear_attention;
