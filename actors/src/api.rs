@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pocket_collectives::{Counters, Progress};
 use pocket_config::FlagSet;
-use pocket_device::KV_BLOCK_TOKENS;
+use pocket_device::{KvDtype, WorkDone};
 use pocket_model::forward::ModelLimits;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,8 @@ pub enum ModelSource {
 pub struct EngineOptions {
     /// Weights and tokenizer.
     pub model: ModelSource,
+    /// Name of the model, for metrics.
+    pub model_name: String,
     /// The program started as `PROGRAM rank`: this binary itself.
     pub rank_program: PathBuf,
     /// Variables set for the ranks, beside those they inherit: how they log.
@@ -34,52 +36,109 @@ pub struct EngineOptions {
     pub threads_per_rank: usize,
     /// Positions a sequence may have, prompt and answer together.
     pub max_model_len: usize,
-    /// Most prompt tokens in one forward call; a multiple of 64.
+    /// Most prompt tokens in one forward call; a multiple of 64. Rows of generated tokens come on top.
     pub max_num_batched_tokens: usize,
+    /// Sequences computed at a time: slots of recurrent state.
+    pub max_num_seqs: usize,
+    /// KV blocks over all sequences.
+    pub kv_blocks: usize,
+    /// How keys and values are stored.
+    pub kv_dtype: KvDtype,
+    /// Prompt tokens that are merged into one call.
+    pub merge: MergeCap,
+    /// Longest life of a request that names no deadline of its own; none lets it live.
+    pub request_timeout: Option<Duration>,
     /// Experiment flags; travel to the ranks with every plan.
     pub flags: FlagSet,
     /// A rank that has work and does not move for this long is stalled.
     pub stall_timeout: Duration,
     /// Longest time from spawn to a loaded rank.
     pub load_timeout: Duration,
-    /// Waiting requests beyond the live one; more are refused.
+    /// Requests that may wait for a slot; more are refused.
     pub max_queue: usize,
 }
 
-/// Sequences computed at a time.
-const SLOTS: usize = 1;
+/// How many prompt tokens of different requests share a forward call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MergeCap {
+    /// As many as bring the mean time to first token down, going by what calls have cost so far.
+    #[default]
+    Auto,
+    /// At most so many, a single prompt's chunk excepted.
+    Rows(usize),
+}
 
 impl EngineOptions {
     /// What ranks reserve memory for: the same for a memory plan and for the ranks.
     pub fn limits(&self) -> ModelLimits {
         ModelLimits {
             max_model_len: self.max_model_len,
-            max_rows: self.max_num_batched_tokens,
-            slots: SLOTS,
-            // Every sequence may grow to the full context.
-            kv_blocks: SLOTS * self.max_model_len.div_ceil(KV_BLOCK_TOKENS),
+            max_rows: self.max_num_batched_tokens + self.max_num_seqs,
+            slots: self.max_num_seqs,
+            kv_blocks: self.kv_blocks,
+            kv_dtype: self.kv_dtype,
         }
     }
 }
 
 /// How tokens are chosen; defaults are greedy-free OpenAI defaults (temperature 1, top_p 1).
-pub use pocket_model::sampler::SamplingParams;
+pub use pocket_model::sampler::{SamplingParams, TokenLogprobs};
+
+/// Most answers to one prompt.
+pub const MAX_ANSWERS: usize = 16;
+/// Most alternatives shown beside a token.
+pub const MAX_TOP_LOGPROBS: usize = 20;
 
 /// A request to generate.
 #[derive(Clone, Debug)]
 pub struct GenerateRequest {
-    /// Name of the request in logs, status and `cancel`.
+    /// Name of the request in logs, status and `cancel`; no live request has the same.
     pub id: String,
+    /// The name its client gave it; `cancel` understands it too, and several may have the same.
+    pub label: Option<String>,
     /// Prompt token ids, at least one.
     pub prompt: Vec<u32>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
-    /// Most tokens to generate; `None` is as many as fit.
+    /// Answers to give, 1 to [`MAX_ANSWERS`]. They share the prompt's state; answer `i` is seeded with
+    /// the seed plus `i`.
+    pub n: usize,
+    /// Most tokens to generate in each answer; `None` is as many as fit. None at all is allowed where
+    /// the prompt's log-probabilities are asked for.
     pub max_tokens: Option<usize>,
     /// Texts that end the answer and are not part of it.
     pub stop: Vec<String>,
+    /// Tokens that end the answer, as end-of-sequence tokens do.
+    pub stop_token_ids: Vec<u32>,
     /// Go on past end-of-sequence tokens.
     pub ignore_eos: bool,
+    /// Log-probabilities of the answer's tokens, with so many alternatives, at most
+    /// [`MAX_TOP_LOGPROBS`].
+    pub logprobs: Option<usize>,
+    /// The same of the prompt's tokens.
+    pub prompt_logprobs: Option<usize>,
+    /// How long it may take from its arrival, queue included; `None` is the engine's own limit.
+    pub timeout: Option<Duration>,
+}
+
+impl GenerateRequest {
+    /// One greedy answer to a prompt, as long as it gets.
+    pub fn greedy(id: impl Into<String>, prompt: Vec<u32>) -> Self {
+        Self {
+            id: id.into(),
+            label: None,
+            prompt,
+            sampling: SamplingParams::greedy(),
+            n: 1,
+            max_tokens: None,
+            stop: Vec::new(),
+            stop_token_ids: Vec::new(),
+            ignore_eos: false,
+            logprobs: None,
+            prompt_logprobs: None,
+            timeout: None,
+        }
+    }
 }
 
 /// A request to score every token of a text.
@@ -120,8 +179,12 @@ pub struct Timings {
     pub prefill_calls: u64,
     /// Prompt tokens.
     pub prompt_tokens: u64,
-    /// Generated tokens, an end-of-sequence token included.
+    /// Prompt tokens whose state was there already; there is no cache across requests, so 0.
+    pub cached_tokens: u64,
+    /// Generated tokens of all answers, end-of-sequence tokens included.
     pub completion_tokens: u64,
+    /// Times a sequence of it gave its memory up to an older one and was computed again.
+    pub preemptions: u64,
 }
 
 /// What the engine did for one request or in total.
@@ -131,25 +194,43 @@ pub struct EngineCounters {
     pub forward_passes: u64,
     /// All-reduces by rank.
     pub ranks: Vec<Counters>,
+    /// Matrix products, weight bytes and query-key pairs of rank 0, of whole calls: those of the other
+    /// requests in them are not told apart.
+    pub work: WorkDone,
 }
 
 /// What a client hears, in order; the last is `Finished` or `Failed`.
 #[derive(Clone, Debug)]
 pub enum Event {
+    /// The log-probabilities of the prompt's tokens, none for the first; before any token, when asked
+    /// for. Without alternatives a token's rank is not known, and 0.
+    Prompt {
+        /// One entry a prompt token.
+        logprobs: Vec<Option<TokenLogprobs>>,
+    },
     /// A token, and the text it completed (empty while a character or a possible stop is open).
     Token {
+        /// Which of the answers.
+        choice: usize,
         /// Token id.
         id: u32,
         /// Text that can be shown.
         text: String,
+        /// When asked for; none for a token that ends the answer and is not part of it.
+        logprobs: Option<TokenLogprobs>,
     },
-    /// The answer is complete.
-    Finished {
+    /// One of the answers is complete.
+    Ended {
+        /// Which of the answers.
+        choice: usize,
         /// Why it ended.
         reason: FinishReason,
         /// Text held back until now.
         text: String,
-        /// Where its time went.
+    },
+    /// All answers are complete.
+    Finished {
+        /// Where the request's time went.
         timings: Timings,
         /// What its forward calls did.
         counters: EngineCounters,
@@ -183,6 +264,12 @@ pub enum RequestError {
         /// The limit.
         limit: usize,
     },
+    /// Its deadline has passed: HTTP 504.
+    #[error("the request was not done within {0:?}")]
+    DeadlineExceeded(Duration),
+    /// Somebody cancelled it.
+    #[error("the request was cancelled before its answer was complete")]
+    Cancelled,
     /// The engine is starting, draining or has failed: HTTP 503.
     #[error("{0}")]
     Unavailable(String),
@@ -224,6 +311,15 @@ pub struct RankStatus {
     pub loaded: f64,
 }
 
+/// What a forward call costs: a fixed part, and a part for each row.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallCost {
+    /// Microseconds of any call.
+    pub fixed_us: f64,
+    /// Microseconds of each row.
+    pub row_us: f64,
+}
+
 /// The engine as seen by the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineStatus {
@@ -234,10 +330,16 @@ pub struct EngineStatus {
     pub epoch: u64,
     /// Forward calls so far.
     pub forward_passes: u64,
-    /// Requests being computed.
+    /// Sequences being computed; each of a request's `n` answers is one.
     pub running: usize,
-    /// Requests waiting.
+    /// Sequences waiting for a slot or for memory.
     pub waiting: usize,
+    /// KV blocks held.
+    pub kv_blocks_used: usize,
+    /// KV blocks there are.
+    pub kv_blocks: usize,
+    /// What forward calls cost, as measured while running; none before there is enough to tell.
+    pub call_cost: Option<CallCost>,
     /// Every rank.
     pub ranks: Vec<RankStatus>,
     /// Experiment flags that are not at their defaults, `NAME=value`.

@@ -23,6 +23,7 @@ use crate::coordinator::{
 };
 use crate::error::EngineError;
 use crate::facts::Facts;
+use crate::metrics::Metrics;
 use crate::rank_link::{LinkOptions, RankLink};
 use crate::rendezvous::Rendezvous;
 
@@ -175,21 +176,26 @@ fn run(
     started: oneshot::Sender<Result<Started, EngineError>>,
     aborted: oneshot::Receiver<()>,
 ) -> Result<(), EngineError> {
-    let facts = match Facts::gather(&options) {
-        Ok(facts) => Arc::new(facts),
+    let prepared = Facts::gather(&options).and_then(|facts| {
+        let metrics = Metrics::new(&options.model_name, options.world, &options.flags)?;
+        Ok((Arc::new(facts), Arc::new(metrics)))
+    });
+    let (facts, metrics) = match prepared {
+        Ok(prepared) => prepared,
         Err(error) => {
             // Who waited for the start may have given up.
             let _ = started.send(Err(error));
             return Ok(());
         }
     };
-    System::new().block_on(lead(options, facts, progress, started, aborted))
+    System::new().block_on(lead(options, facts, metrics, progress, started, aborted))
 }
 
 /// Runs the actors until no rank is left.
 async fn lead(
     options: EngineOptions,
     facts: Arc<Facts>,
+    metrics: Arc<Metrics>,
     load: UnboundedSender<LoadProgress>,
     started: oneshot::Sender<Result<Started, EngineError>>,
     aborted: oneshot::Receiver<()>,
@@ -202,6 +208,7 @@ async fn lead(
         facts,
         run_id: uuid::Uuid::new_v4().simple().to_string(),
         rendezvous: Rendezvous::default().start(),
+        metrics: Arc::clone(&metrics),
         load,
         ready,
         failed: failed.clone(),
@@ -212,7 +219,7 @@ async fn lead(
     let coordinator =
         Coordinator::start_in_arbiter(&arbiter.handle(), move |_| Coordinator::new(setup));
 
-    let handle = EngineHandle { coordinator: coordinator.clone(), failed: failures };
+    let handle = EngineHandle { coordinator: coordinator.clone(), failed: failures, metrics };
     // Who waited for the start may have given up; the engine's end is then on its way.
     let _ = started.send(Ok((handle, is_ready)));
     let outcome = tokio::select! {
@@ -254,6 +261,7 @@ fn launcher(options: &EngineOptions) -> Launch {
 pub struct EngineHandle {
     coordinator: Addr<Coordinator>,
     failed: watch::Receiver<Option<String>>,
+    metrics: Arc<Metrics>,
 }
 
 impl EngineHandle {
@@ -263,9 +271,25 @@ impl EngineHandle {
     ///
     /// A request that is wrong in itself, a full queue, an engine that does not serve.
     pub async fn submit(&self, request: GenerateRequest) -> Result<RequestStream, RequestError> {
-        let (key, events) = self.coordinator.send(Submit(request)).await.map_err(gone)??;
-        let client = Client { coordinator: self.coordinator.clone(), key: Some(key) };
-        Ok(RequestStream { events, client })
+        // One stream for one request.
+        self.submit_all(vec![request]).await?.pop().ok_or_else(stopped)
+    }
+
+    /// Queues several requests, all of them or none; one stream for each, in their order.
+    ///
+    /// # Errors
+    ///
+    /// As for [`EngineHandle::submit`], and no room for all of them in the queue.
+    pub async fn submit_all(
+        &self,
+        requests: Vec<GenerateRequest>,
+    ) -> Result<Vec<RequestStream>, RequestError> {
+        let submitted = self.coordinator.send(Submit(requests)).await.map_err(gone)??;
+        let stream = |(key, events)| {
+            let client = Client { coordinator: self.coordinator.clone(), key: Some(key) };
+            RequestStream { events, client }
+        };
+        Ok(submitted.into_iter().map(stream).collect())
     }
 
     /// Scores a text; dropping the future cancels it.
@@ -281,10 +305,15 @@ impl EngineHandle {
         score
     }
 
-    /// Ends a request by its id; false when there is no such request.
-    pub async fn cancel(&self, id: &str) -> bool {
+    /// Ends the requests of this id or label; answers how many there were.
+    pub async fn cancel(&self, name: &str) -> usize {
         // An engine that is gone has no requests.
-        self.coordinator.send(Cancel(id.to_string())).await.unwrap_or(false)
+        self.coordinator.send(Cancel(name.to_string())).await.unwrap_or(0)
+    }
+
+    /// Everything that is counted, in Prometheus' text format.
+    pub fn metrics(&self) -> String {
+        self.metrics.text()
     }
 
     /// The state of the engine; answered at once, also while a step runs.
@@ -301,6 +330,9 @@ impl EngineHandle {
                     forward_passes: 0,
                     running: 0,
                     waiting: 0,
+                    kv_blocks_used: 0,
+                    kv_blocks: 0,
+                    call_cost: None,
                     ranks: Vec::new(),
                     flags: Vec::new(),
                     outputs_wrong: None,

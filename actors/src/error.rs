@@ -7,6 +7,8 @@ use pocket_collectives::CollectiveError;
 use pocket_model::ModelError;
 use pocket_model::tokenizer::TokenizerError;
 
+use crate::metrics::MetricsError;
+
 /// Why the engine could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -25,6 +27,10 @@ pub enum EngineError {
         /// What is wrong.
         error: TokenizerError,
     },
+
+    /// The metrics cannot be made.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
 
     // --- what the machine refused
     /// The shared segment could not be made.

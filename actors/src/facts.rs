@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
-use pocket_device::RECURRENCE_CHUNK;
+use pocket_device::{KV_BLOCK_TOKENS, RECURRENCE_CHUNK};
 use pocket_model::forward::ModelLimits;
 use pocket_model::shard::Shard;
 use pocket_model::tokenizer::Tokenizer;
@@ -41,6 +41,21 @@ impl Facts {
             return refuse(format!(
                 "--max-num-batched-tokens is {rows}; it must be a multiple of {RECURRENCE_CHUNK}, at \
                  most {MAX_STEP_ROWS}"
+            ));
+        }
+        let slots = options.max_num_seqs;
+        if slots == 0 || rows + slots > MAX_STEP_ROWS {
+            return refuse(format!(
+                "--max-num-seqs is {slots}; it must be at least 1, and at most {} with \
+                 --max-num-batched-tokens {rows}",
+                MAX_STEP_ROWS.saturating_sub(rows)
+            ));
+        }
+        let least = context.div_ceil(KV_BLOCK_TOKENS);
+        if options.kv_blocks < least {
+            return refuse(format!(
+                "the KV cache has {} blocks; one sequence of --max-model-len {context} takes {least}",
+                options.kv_blocks
             ));
         }
         if context == 0 {
@@ -79,6 +94,7 @@ impl Facts {
                 vocab_size: config.vocab_size,
                 max_model_len: context,
                 max_rows: rows,
+                kv_blocks: options.kv_blocks,
             },
             limits: options.limits(),
             shards,

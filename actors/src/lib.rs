@@ -7,6 +7,7 @@
 //!
 //! - [`Engine`] is what front ends start, ask and stop; [`api`] is what they say and hear.
 //! - `coordinator` keeps the requests and plans the steps.
+//! - `metrics` counts what happens.
 //! - `rank_link`, one a rank, starts its process, carries its messages, and watches it.
 //! - `rank` is the other end, in the process: [`rank_main`].
 //! - `rendezvous` owns the life of the shared memory in which ranks meet.
@@ -26,6 +27,7 @@ mod engine;
 mod error;
 mod facts;
 mod messages;
+mod metrics;
 mod rank;
 mod rank_link;
 mod rendezvous;

@@ -5,6 +5,7 @@
 
 use pocket_collectives::Counters;
 use pocket_config::FlagSet;
+use pocket_device::WorkDone;
 use pocket_model::forward::{ModelLimits, Step};
 use pocket_model::shard::Shard;
 use serde::{Deserialize, Serialize};
@@ -109,6 +110,8 @@ pub(crate) struct StepReport {
     pub rows: Vec<Option<ShardStats>>,
     /// All this rank's all-reduces since it started.
     pub counters: Counters,
+    /// All this rank's work since it started.
+    pub work: WorkDone,
     /// Microseconds from plan to report.
     pub elapsed_us: u64,
 }

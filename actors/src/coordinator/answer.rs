@@ -10,6 +10,8 @@ use crate::api::FinishReason;
 /// What a token has brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
+    /// Whether it belongs to the answer; a token that ends it does not.
+    pub belongs: bool,
     /// Text that can be shown.
     pub text: String,
     /// Set when the answer is complete: why, and the text held back until now.
@@ -22,31 +24,40 @@ pub(crate) struct Answer {
     /// None for a checkpoint without a tokenizer: its answers are token ids only.
     decoder: Option<StreamDecoder>,
     stop: StopMatcher,
-    /// Empty when they are to be ignored.
-    eos: Arc<[u32]>,
+    /// Tokens that end it.
+    ends: Arc<[u32]>,
+    /// Tokens to come before a stop text counts.
+    before_stops: usize,
     left: usize,
 }
 
 impl Answer {
-    /// An answer of at most `max_tokens` tokens that ends at any of `eos`.
+    /// An answer of at most `max_tokens` tokens that ends at any of `ends`; stop texts count only
+    /// among those that come after the first `min_tokens`.
     pub fn new(
         decoder: Option<StreamDecoder>,
         stop: StopMatcher,
-        eos: Arc<[u32]>,
+        ends: Arc<[u32]>,
+        min_tokens: usize,
         max_tokens: usize,
     ) -> Self {
-        Self { decoder, stop, eos, left: max_tokens }
+        Self { decoder, stop, ends, before_stops: min_tokens, left: max_tokens }
     }
 
-    /// Takes the next token. An end-of-sequence token counts and shows nothing.
+    /// Takes the next token. One that ends the answer counts and shows nothing.
     pub fn take(&mut self, token: u32) -> Taken {
         self.left = self.left.saturating_sub(1);
-        if self.eos.contains(&token) {
+        if self.ends.contains(&token) {
             let end = Some((FinishReason::Stop, self.rest()));
-            return Taken { text: String::new(), end };
+            return Taken { belongs: false, text: String::new(), end };
         }
         let piece = self.decoder.as_mut().map(|decoder| decoder.push(token)).unwrap_or_default();
-        let text = self.stop.push(&piece);
+        let text = if self.before_stops > 0 {
+            self.before_stops -= 1;
+            piece
+        } else {
+            self.stop.push(&piece)
+        };
         let end = if self.stop.matched().is_some() {
             Some((FinishReason::Stop, String::new()))
         } else if self.left == 0 {
@@ -54,7 +65,7 @@ impl Answer {
         } else {
             None
         };
-        Taken { text, end }
+        Taken { belongs: true, text, end }
     }
 
     /// Text that was held back because it might have become a stop text, when it no longer can.
@@ -79,7 +90,7 @@ mod tests {
 
     fn answer(stop: &[&str], eos: &[u32], max_tokens: usize) -> Answer {
         let stop = StopMatcher::new(stop).unwrap();
-        Answer::new(Some(tokenizer().stream()), stop, eos.into(), max_tokens)
+        Answer::new(Some(tokenizer().stream()), stop, eos.into(), 0, max_tokens)
     }
 
     /// Shown texts, and the end.
@@ -133,9 +144,22 @@ mod tests {
     #[test]
     fn without_a_tokenizer_tokens_are_counted_all_the_same() {
         let stop = StopMatcher::new::<&str>(&[]).unwrap();
-        let mut answer = Answer::new(None, stop, Arc::new([7]), 2);
-        assert_eq!(answer.take(1), Taken { text: String::new(), end: None });
+        let mut answer = Answer::new(None, stop, Arc::new([7]), 0, 2);
+        let text = String::new();
+        assert_eq!(answer.take(1), Taken { belongs: true, text: text.clone(), end: None });
         let end = Some((FinishReason::Length, String::new()));
-        assert_eq!(answer.take(2), Taken { text: String::new(), end });
+        assert_eq!(answer.take(2), Taken { belongs: true, text, end });
+    }
+
+    #[test]
+    fn a_stop_text_among_the_first_tokens_asked_for_is_text() {
+        let ids = ids("ab END END");
+        let stop = StopMatcher::new(&["END"]).unwrap();
+        let first = ids.len() - 1;
+        let mut answer =
+            Answer::new(Some(tokenizer().stream()), stop, Arc::new([]), first, ids.len());
+        let (shown, end) = run(&mut answer, &ids);
+        let (reason, rest) = end.unwrap();
+        assert_eq!((shown.concat() + &rest, reason), ("ab END END".into(), FinishReason::Length));
     }
 }

@@ -1,7 +1,7 @@
 //! What front ends ask of the coordinator, and its answers: all given at once.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use actix::prelude::*;
 use pocket_model::sampler::Sampler;
@@ -9,18 +9,18 @@ use pocket_model::stop::StopMatcher;
 use tokio::sync::{mpsc, oneshot};
 
 use super::answer::Answer;
-use super::plan::{Outputs, RequestKey, Sequence};
-use super::requests::{Request, Work};
+use super::plan::{Next, OfPrompt, Outputs, RequestKey, Sequence};
+use super::requests::{Choice, Generation, PromptLogprobs, Request, Work};
 use super::{Coordinator, validate};
 use crate::api::{
-    EngineState, EngineStatus, Event, FinishReason, GenerateRequest, RequestError, Score,
-    ScoreRequest,
+    EngineState, EngineStatus, Event, GenerateRequest, RequestError, Score, ScoreRequest,
 };
+use crate::metrics::Outcome;
 
-/// Queues a request to generate.
+/// Queues requests to generate: all of them, or none.
 #[derive(Debug, Message)]
-#[rtype(result = "Result<Submitted, RequestError>")]
-pub(crate) struct Submit(pub GenerateRequest);
+#[rtype(result = "Result<Vec<Submitted>, RequestError>")]
+pub(crate) struct Submit(pub Vec<GenerateRequest>);
 
 /// A queued request: its key, and where its events come.
 pub(crate) type Submitted = (RequestKey, mpsc::UnboundedReceiver<Event>);
@@ -33,9 +33,9 @@ pub(crate) struct SubmitScore(pub ScoreRequest);
 /// A queued request: its key, and where its answer comes.
 pub(crate) type SubmittedScore = (RequestKey, oneshot::Receiver<Result<Score, RequestError>>);
 
-/// Ends a request by the client's name for it; false when there is none.
+/// Ends the requests that go by a name, the engine's or their clients'; answers how many there were.
 #[derive(Debug, Message)]
-#[rtype(result = "bool")]
+#[rtype(result = "usize")]
 pub(crate) struct Cancel(pub String);
 
 /// The client of a request has gone away.
@@ -49,7 +49,7 @@ pub(crate) struct Abandon(pub RequestKey);
 pub(crate) struct GetStatus;
 
 impl Coordinator {
-    fn admits(&self, id: &str) -> Result<(), RequestError> {
+    fn admits(&self, ids: &[&str]) -> Result<(), RequestError> {
         let unavailable = |reason: &str| Err(RequestError::Unavailable(reason.to_string()));
         match &self.state {
             EngineState::Starting => return unavailable("the engine is starting"),
@@ -59,17 +59,42 @@ impl Coordinator {
             }
             EngineState::Ready => {}
         }
-        if self.requests.has_id(id) {
-            return Err(RequestError::Invalid(format!("request id {id:?} is in use")));
+        for (index, id) in ids.iter().enumerate() {
+            if self.requests.has_id(id) || ids[..index].contains(id) {
+                return Err(RequestError::Invalid(format!("request id {id:?} is in use")));
+            }
         }
-        let (waiting, limit) = (self.scheduler.waiting(), self.options.max_queue);
-        if waiting >= limit + self.scheduler.free_slots() {
+        let (limit, more) = (self.options.max_queue, ids.len());
+        let most = limit + self.scheduler.slots();
+        if more > most {
+            return Err(RequestError::Invalid(format!(
+                "{more} prompts at once can never be queued: there is room for {most} (--max-num-seqs \
+                 and --max-queue)"
+            )));
+        }
+        let waiting = self.scheduler.waiting_requests();
+        if waiting + more > limit + self.scheduler.free_slots() {
             return Err(RequestError::QueueFull { waiting, limit });
         }
         Ok(())
     }
 
-    fn answer(&self, request: &GenerateRequest, max_tokens: usize) -> Result<Answer, RequestError> {
+    /// Counts a request that is not taken.
+    fn refused(&self, error: RequestError) -> RequestError {
+        self.metrics.left(match &error {
+            RequestError::QueueFull { .. } => Outcome::QueueFull,
+            RequestError::Unavailable(_) => Outcome::Unavailable,
+            _ => Outcome::Invalid,
+        });
+        error
+    }
+
+    /// The answers of a request, none of which has a token yet.
+    fn choices(
+        &self,
+        request: &GenerateRequest,
+        max_tokens: usize,
+    ) -> Result<Vec<Choice>, RequestError> {
         let invalid = |message: String| RequestError::Invalid(message);
         let stop = StopMatcher::new(&request.stop).map_err(|error| invalid(error.to_string()))?;
         let decoder = self.facts.tokenizer.as_ref().map(|tokenizer| tokenizer.stream());
@@ -78,52 +103,114 @@ impl Coordinator {
                 "stop texts need a tokenizer; the checkpoint has none".to_string(),
             ));
         }
-        let eos = match request.ignore_eos {
-            true => Arc::new([]),
-            false => Arc::clone(&self.facts.eos),
+        let mut ends = request.stop_token_ids.clone();
+        if !request.ignore_eos {
+            ends.extend(self.facts.eos.iter());
+        }
+        let ends: Arc<[u32]> = ends.into();
+        let least = request.sampling.min_tokens;
+        let answer = Answer::new(decoder, stop, Arc::clone(&ends), least, max_tokens);
+        // Used when the request names none.
+        let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let sampler = Sampler::new(&request.sampling, seed, &request.prompt, &ends)
+            .map_err(|error| invalid(error.to_string()))?;
+        let choice = |number: usize| Choice {
+            answer: answer.clone(),
+            sampler: sampler.for_choice(number as u32),
+            ended: false,
+            last_token: None,
         };
-        Ok(Answer::new(decoder, stop, eos, max_tokens))
+        Ok((0..request.n).map(choice).collect())
     }
 
-    fn begin(
-        &mut self,
-        id: String,
-        work: Work,
-        prompt: Vec<u32>,
-        outputs: Outputs,
-        chunk: usize,
-        ctx: &mut Context<Self>,
-    ) -> RequestKey {
+    /// Checks a request to generate, and prepares it.
+    fn prepare(
+        &self,
+        request: GenerateRequest,
+    ) -> Result<(Prepared, mpsc::UnboundedReceiver<Event>), RequestError> {
+        let max_tokens = validate::generate(&request, &self.facts.bounds)?;
+        let (events, heard) = mpsc::unbounded_channel();
+        let rated = |top: usize| PromptLogprobs { top, found: vec![None] };
+        let generation = Generation {
+            choices: self.choices(&request, max_tokens)?,
+            logprobs: request.logprobs,
+            prompt: request.prompt_logprobs.map(rated),
+            events,
+        };
+        let outputs = Outputs {
+            prompt: match request.prompt_logprobs {
+                None => OfPrompt::Nothing,
+                Some(0) => OfPrompt::Targets,
+                Some(_) => OfPrompt::Logits,
+            },
+            next: if max_tokens == 0 { Next::Nothing } else { generation.next(0) },
+        };
+        let prepared = Prepared {
+            id: request.id,
+            label: request.label,
+            n: generation.choices.len(),
+            work: Work::Generate(Box::new(generation)),
+            prompt: request.prompt,
+            outputs,
+            chunk: self.facts.bounds.max_rows,
+            timeout: request.timeout.or(self.options.request_timeout),
+        };
+        Ok((prepared, heard))
+    }
+
+    fn begin(&mut self, prepared: Prepared, ctx: &mut Context<Self>) -> RequestKey {
+        let Prepared { id, label, n, work, prompt, outputs, chunk, timeout } = prepared;
         let key = self.requests.new_key();
-        let request = Request::new(id, work, prompt.len(), Instant::now());
+        let request = Request::new(id, label, work, prompt.len(), Instant::now());
         self.requests.insert(key, request);
-        self.scheduler.enqueue(Sequence::new(key, prompt, outputs, chunk));
-        self.next_step(ctx);
+        self.scheduler.enqueue(Sequence::new(key, prompt, outputs, chunk).answers(n));
+        if let Some(timeout) = timeout {
+            ctx.run_later(timeout, move |coordinator, ctx| coordinator.expire(key, timeout, ctx));
+        }
         key
+    }
+
+    /// The deadline of a request has passed, by this process's clock and nobody else's.
+    fn expire(&mut self, key: RequestKey, timeout: Duration, ctx: &mut Context<Self>) {
+        if self.requests.get(key).is_none() {
+            return;
+        }
+        self.end(key, Outcome::DeadlineExceeded, |request, id| {
+            tracing::info!(id, ?timeout, "not done by its deadline");
+            request.fail(RequestError::DeadlineExceeded(timeout));
+        });
+        self.after_an_end(ctx);
     }
 }
 
-impl Handler<Submit> for Coordinator {
-    type Result = Result<Submitted, RequestError>;
+/// A request that has been checked.
+struct Prepared {
+    id: String,
+    label: Option<String>,
+    n: usize,
+    work: Work,
+    prompt: Vec<u32>,
+    outputs: Outputs,
+    chunk: usize,
+    timeout: Option<Duration>,
+}
 
-    fn handle(&mut self, Submit(request): Submit, ctx: &mut Self::Context) -> Self::Result {
-        self.admits(&request.id)?;
-        let max_tokens = validate::generate(&request, &self.facts.bounds)?;
-        let answer = Box::new(self.answer(&request, max_tokens)?);
-        // Used when the request names none.
-        let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
-        let ends: &[u32] = if request.ignore_eos { &[] } else { &self.facts.eos };
-        let sampler = Sampler::new(&request.sampling, seed, &request.prompt, ends)
-            .map_err(|error| RequestError::Invalid(error.to_string()))?;
-        let (outputs, sampler) = match sampler.needs_logits() {
-            true => (Outputs::Logits, Some(Box::new(sampler))),
-            false => (Outputs::Greedy, None),
-        };
-        let (events, heard) = mpsc::unbounded_channel();
-        let work = Work::Generate { answer, sampler, events };
-        let chunk = self.facts.bounds.max_rows;
-        let key = self.begin(request.id, work, request.prompt, outputs, chunk, ctx);
-        Ok((key, heard))
+impl Handler<Submit> for Coordinator {
+    type Result = Result<Vec<Submitted>, RequestError>;
+
+    fn handle(&mut self, Submit(requests): Submit, ctx: &mut Self::Context) -> Self::Result {
+        let ids: Vec<&str> = requests.iter().map(|request| request.id.as_str()).collect();
+        self.admits(&ids).map_err(|error| self.refused(error))?;
+        let prepared: Vec<_> = requests
+            .into_iter()
+            .map(|request| self.prepare(request))
+            .collect::<Result<_, _>>()
+            .map_err(|error| self.refused(error))?;
+        let begin = |(prepared, heard)| (self.begin(prepared, ctx), heard);
+        let submitted = prepared.into_iter().map(begin).collect();
+        self.next_step(ctx);
+        self.show_levels();
+        Ok(submitted)
     }
 }
 
@@ -135,25 +222,39 @@ impl Handler<SubmitScore> for Coordinator {
         SubmitScore(request): SubmitScore,
         ctx: &mut Self::Context,
     ) -> Self::Result {
-        self.admits(&request.id)?;
-        let chunk = validate::score(&request, &self.facts.bounds)?;
+        self.admits(&[&request.id]).map_err(|error| self.refused(error))?;
+        let chunk =
+            validate::score(&request, &self.facts.bounds).map_err(|error| self.refused(error))?;
         let (reply, heard) = oneshot::channel();
-        // Nothing comes before the first token, so it has no probability.
-        let work = Work::Score { logprobs: vec![None], last_logits: None, reply };
-        let outputs = Outputs::Score { last_logits: request.last_logits };
-        let key = self.begin(request.id, work, request.ids, outputs, chunk, ctx);
+        let next = if request.last_logits { Next::Logits } else { Next::Nothing };
+        let prepared = Prepared {
+            id: request.id,
+            label: None,
+            n: 1,
+            // Nothing comes before the first token, so it has no probability.
+            work: Work::Score { logprobs: vec![None], last_logits: None, reply },
+            prompt: request.ids,
+            outputs: Outputs { prompt: OfPrompt::Targets, next },
+            chunk,
+            timeout: self.options.request_timeout,
+        };
+        let key = self.begin(prepared, ctx);
+        self.next_step(ctx);
+        self.show_levels();
         Ok((key, heard))
     }
 }
 
 impl Handler<Cancel> for Coordinator {
-    type Result = bool;
+    type Result = usize;
 
-    fn handle(&mut self, Cancel(id): Cancel, ctx: &mut Self::Context) -> bool {
-        let Some(key) = self.requests.key(&id) else { return false };
-        self.end(key, |request, _| request.cancel(Instant::now()));
+    fn handle(&mut self, Cancel(name): Cancel, ctx: &mut Self::Context) -> usize {
+        let keys = self.requests.keys(&name);
+        for key in &keys {
+            self.cancel(*key);
+        }
         self.after_an_end(ctx);
-        true
+        keys.len()
     }
 }
 
@@ -161,10 +262,15 @@ impl Handler<Abandon> for Coordinator {
     type Result = ();
 
     fn handle(&mut self, Abandon(key): Abandon, ctx: &mut Self::Context) {
-        self.end(key, |request, _| {
-            request.finish(FinishReason::Cancelled, String::new(), Instant::now());
-        });
+        self.cancel(key);
         self.after_an_end(ctx);
+    }
+}
+
+impl Coordinator {
+    /// Ends a request whose answer nobody wants any more.
+    pub(super) fn cancel(&mut self, key: RequestKey) {
+        self.end(key, Outcome::Cancelled, |request, _| request.cancel(Instant::now()));
     }
 }
 
@@ -195,6 +301,9 @@ impl Handler<GetStatus> for Coordinator {
             forward_passes: self.forward_passes,
             running: self.scheduler.running(),
             waiting: self.scheduler.waiting(),
+            kv_blocks_used: self.scheduler.blocks().0,
+            kv_blocks: self.scheduler.blocks().1,
+            call_cost: self.costs.fit(),
             ranks: ranks.collect(),
             flags: flags.non_default(),
             outputs_wrong: flags.outputs_wrong().filter(|_| acts),

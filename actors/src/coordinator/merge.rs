@@ -19,9 +19,9 @@ pub(crate) enum MergeError {
     Missing,
 }
 
-/// The likeliest token of a row. Equal logits go to the lowest id: within a shard the rank has seen to
-/// it, between shards the earlier rank keeps the place.
-pub(crate) fn greedy(shards: &[ShardStats]) -> Result<u32, MergeError> {
+/// The likeliest token of a row and its natural-log probability. Equal logits go to the lowest id:
+/// within a shard the rank has seen to it, between shards the earlier rank keeps the place.
+pub(crate) fn greedy(shards: &[ShardStats]) -> Result<(u32, f64), MergeError> {
     let mut best: Option<&ShardStats> = None;
     for (rank, shard) in shards.iter().enumerate() {
         check(rank, shard)?;
@@ -29,7 +29,8 @@ pub(crate) fn greedy(shards: &[ShardStats]) -> Result<u32, MergeError> {
             best = Some(shard);
         }
     }
-    best.map(|shard| shard.argmax).ok_or(MergeError::Missing)
+    let best = best.ok_or(MergeError::Missing)?;
+    Ok((best.argmax, -log_sum(shards, best.max)))
 }
 
 /// Natural-log probability of the row's target: `target - (m + ln(sum of exp(logit - m)))`, with `m` the
@@ -40,12 +41,17 @@ pub(crate) fn log_probability(shards: &[ShardStats]) -> Result<f64, MergeError> 
     }
     let target = shards.iter().find_map(|shard| shard.target).ok_or(MergeError::Missing)?;
     let max = shards.iter().map(|shard| shard.max).fold(f32::NEG_INFINITY, f32::max);
+    Ok(f64::from(target) - (f64::from(max) + log_sum(shards, max)))
+}
+
+/// `ln(sum of exp(logit - max))` over all ranks.
+fn log_sum(shards: &[ShardStats], max: f32) -> f64 {
     let sum: f64 = shards
         .iter()
         .filter(|shard| !is_empty(shard))
         .map(|shard| shard.sum_exp * (f64::from(shard.max) - f64::from(max)).exp())
         .sum();
-    Ok(f64::from(target) - (f64::from(max) + sum.ln()))
+    sum.ln()
 }
 
 /// With more ranks than token ids a rank has none.
@@ -82,21 +88,25 @@ mod tests {
         }
     }
 
+    fn token(shards: &[ShardStats]) -> Result<u32, MergeError> {
+        greedy(shards).map(|(token, _)| token)
+    }
+
     #[test]
     fn the_largest_logit_wins_and_ties_take_the_lowest_id() {
         let shards =
             [shard(0, &[1.0, 3.0], None), shard(2, &[7.0, 7.0], None), shard(4, &[7.0, 2.0], None)];
-        assert_eq!(greedy(&shards), Ok(2));
+        assert_eq!(token(&shards), Ok(2));
         // Zeros of either sign are equal.
-        assert_eq!(greedy(&[shard(0, &[-0.0], None), shard(1, &[0.0], None)]), Ok(0));
+        assert_eq!(token(&[shard(0, &[-0.0], None), shard(1, &[0.0], None)]), Ok(0));
     }
 
     #[test]
     fn a_rank_without_tokens_changes_nothing() {
         let with = [shard(0, &[], None), shard(0, &[-9.0, -2.0], Some(0)), shard(2, &[], None)];
-        assert_eq!(greedy(&with), Ok(1));
+        assert_eq!(token(&with), Ok(1));
         assert_eq!(log_probability(&with), log_probability(&with[1..2]));
-        assert_eq!(greedy(&with[..1]), Err(MergeError::Missing));
+        assert_eq!(token(&with[..1]), Err(MergeError::Missing));
     }
 
     #[test]
@@ -116,6 +126,9 @@ mod tests {
                 .collect();
             let found = log_probability(&shards).unwrap();
             assert!((found - exact(target)).abs() < 1e-12, "{target}: {found} {}", exact(target));
+            let (best, likely) = greedy(&shards).unwrap();
+            assert_eq!(best, 2);
+            assert!((likely - exact(2)).abs() < 1e-12);
         }
     }
 
@@ -129,7 +142,7 @@ mod tests {
         let bad = ShardStats { argmax: 3, max: f32::NAN, sum_exp: f64::NAN, target: None };
         let shards = [shard(0, &[1.0], Some(0)), bad];
         let error = MergeError::NotANumber { rank: 1 };
-        assert_eq!(greedy(&shards), Err(error.clone()));
+        assert_eq!(token(&shards), Err(error.clone()));
         assert_eq!(log_probability(&shards), Err(error));
     }
 }

@@ -11,10 +11,10 @@ mod asks;
 mod failure;
 mod merge;
 mod plan;
-mod pool;
 mod ranks;
 mod requests;
 mod sampling;
+mod serving;
 mod steps;
 mod stop;
 mod validate;
@@ -36,9 +36,10 @@ use crate::api::{EngineOptions, EngineState};
 use crate::error::EngineError;
 use crate::facts::Facts;
 use crate::messages::Assignment;
+use crate::metrics::Metrics;
 use crate::rank_link::{LinkCommand, LinkEvent};
 use crate::rendezvous::{Open, Opened, Rendezvous};
-use plan::Scheduler;
+use plan::{CallCosts, Scheduler};
 use ranks::{Group, RankView};
 use requests::Requests;
 use sampling::Sampling;
@@ -64,6 +65,8 @@ pub(crate) struct Setup {
     pub rendezvous: Addr<Rendezvous>,
     /// Makes links.
     pub launch: Launch,
+    /// Counts what happens.
+    pub metrics: Arc<Metrics>,
     /// Hears how far the weights are loaded.
     pub load: mpsc::UnboundedSender<LoadProgress>,
     /// Hears once whether the engine has started.
@@ -81,6 +84,7 @@ pub(crate) struct Coordinator {
     run_id: String,
     rendezvous: Addr<Rendezvous>,
     launch: Launch,
+    metrics: Arc<Metrics>,
     load: mpsc::UnboundedSender<LoadProgress>,
     ready: Option<oneshot::Sender<Result<(), EngineError>>>,
     failed: watch::Sender<Option<String>>,
@@ -91,6 +95,7 @@ pub(crate) struct Coordinator {
     group: Option<Group>,
     sampling: Option<Sampling>,
     scheduler: Scheduler,
+    costs: CallCosts,
     requests: Requests,
     step: Option<StepUnderWay>,
     forward_passes: u64,
@@ -104,12 +109,14 @@ impl Coordinator {
     /// A coordinator that starts its ranks when the actor starts.
     pub fn new(setup: Setup) -> Self {
         Self {
-            scheduler: Scheduler::new(&setup.facts.limits),
+            scheduler: Scheduler::new(&setup.facts.limits, setup.facts.bounds.max_rows),
+            costs: CallCosts::default(),
             options: setup.options,
             facts: setup.facts,
             run_id: setup.run_id,
             rendezvous: setup.rendezvous,
             launch: setup.launch,
+            metrics: setup.metrics,
             load: setup.load,
             ready: Some(setup.ready),
             failed: setup.failed,

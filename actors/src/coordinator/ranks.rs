@@ -3,6 +3,7 @@
 
 use actix::Recipient;
 use pocket_collectives::{Counters, Phase, Progress, Watch};
+use pocket_device::WorkDone;
 
 use crate::api::RankStatus;
 use crate::rank_link::LinkCommand;
@@ -49,6 +50,8 @@ pub(crate) struct RankView {
     pub device: String,
     /// Its all-reduces, as of its last report.
     pub counters: Counters,
+    /// Its work, as of its last report.
+    pub work: WorkDone,
     /// Bytes of weights packed, and to pack.
     pub loaded: (u64, u64),
 }
@@ -62,6 +65,7 @@ impl RankView {
             stage: Stage::Starting,
             device: String::new(),
             counters: Counters::default(),
+            work: WorkDone::default(),
             loaded: (0, 0),
         }
     }

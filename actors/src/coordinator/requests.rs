@@ -1,28 +1,23 @@
 //! The live requests: who asked, what they have heard, and what it has cost.
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pocket_collectives::Counters;
+use pocket_device::WorkDone;
 use pocket_model::sampler::Sampler;
 use tokio::sync::{mpsc, oneshot};
 
 use super::answer::Answer;
-use super::plan::{Part, RequestKey};
-use crate::api::{EngineCounters, Event, FinishReason, RequestError, Score, Timings};
+use super::plan::{Next, Part, RequestKey};
+use crate::api::{
+    EngineCounters, Event, FinishReason, RequestError, Score, Timings, TokenLogprobs,
+};
 
 /// What a request is for.
 pub(crate) enum Work {
-    /// Tokens, one after the other.
-    Generate {
-        /// Tokens to text, and when to end.
-        answer: Box<Answer>,
-        /// Chooses the tokens; none for a request that always takes the likeliest.
-        sampler: Option<Box<Sampler>>,
-        /// Who listens. Unbounded, and yet bounded by the tokens asked for: a client that reads slowly
-        /// must not slow the others down.
-        events: mpsc::UnboundedSender<Event>,
-    },
+    /// Answers.
+    Generate(Box<Generation>),
     /// Log-probabilities.
     Score {
         /// Those known so far.
@@ -34,10 +29,71 @@ pub(crate) enum Work {
     },
 }
 
+/// Answers to a prompt as they grow.
+pub(crate) struct Generation {
+    /// One entry an answer.
+    pub choices: Vec<Choice>,
+    /// Log-probabilities of their tokens are wanted, with so many alternatives.
+    pub logprobs: Option<usize>,
+    /// Those of the prompt are wanted.
+    pub prompt: Option<PromptLogprobs>,
+    /// Who listens. Unbounded, and yet bounded by the tokens asked for: a client that reads slowly
+    /// must not slow the others down.
+    pub events: mpsc::UnboundedSender<Event>,
+}
+
+/// Log-probabilities of a prompt's tokens.
+pub(crate) struct PromptLogprobs {
+    /// Alternatives beside each.
+    pub top: usize,
+    /// Those known so far; none for the first token, which nothing precedes.
+    pub found: Vec<Option<TokenLogprobs>>,
+}
+
+/// One answer.
+pub(crate) struct Choice {
+    /// Tokens to text, and when to end.
+    pub answer: Answer,
+    /// Chooses the tokens.
+    pub sampler: Sampler,
+    /// It is complete.
+    pub ended: bool,
+    /// When it last had a token.
+    pub last_token: Option<Instant>,
+}
+
+impl Generation {
+    /// What has to be known of the row after which an answer's next token is chosen.
+    pub fn next(&self, choice: usize) -> Next {
+        let alternatives = self.logprobs.is_some_and(|top| top > 0);
+        match alternatives || self.choices[choice].sampler.needs_logits() {
+            true => Next::Logits,
+            false => Next::Greedy,
+        }
+    }
+
+    /// Whether every answer is complete.
+    pub fn ended(&self) -> bool {
+        self.choices.iter().all(|choice| choice.ended)
+    }
+
+    /// Completes the answers that are not. Text held back is shown: no more tokens come that could
+    /// make a stop text of it. A client that has gone hears nothing, which is right.
+    pub fn end_all(&mut self, reason: FinishReason) {
+        for (index, choice) in self.choices.iter_mut().enumerate().filter(|(_, c)| !c.ended) {
+            choice.ended = true;
+            let text = choice.answer.rest();
+            let _ = self.events.send(Event::Ended { choice: index, reason, text });
+        }
+    }
+}
+
 /// One live request.
 pub(crate) struct Request {
-    /// The client's name for it.
+    /// The engine's name for it.
     pub id: String,
+    /// The client's.
+    pub label: Option<String>,
     /// What it is for.
     pub work: Work,
     arrived: Instant,
@@ -47,14 +103,33 @@ pub(crate) struct Request {
     prompt_tokens: usize,
     completion_tokens: u64,
     prefill_calls: u64,
+    preemptions: u64,
     counters: EngineCounters,
+}
+
+/// What a token was to its request, with the time since the one before, or since its arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenTime {
+    /// The first of all.
+    First(Duration),
+    /// The first of a further answer.
+    FirstOfAnswer,
+    /// Another one.
+    Later(Duration),
 }
 
 impl Request {
     /// A request that arrives now.
-    pub fn new(id: String, work: Work, prompt_tokens: usize, now: Instant) -> Self {
+    pub fn new(
+        id: String,
+        label: Option<String>,
+        work: Work,
+        prompt_tokens: usize,
+        now: Instant,
+    ) -> Self {
         Self {
             id,
+            label,
             work,
             arrived: now,
             first_call: None,
@@ -63,30 +138,53 @@ impl Request {
             prompt_tokens,
             completion_tokens: 0,
             prefill_calls: 0,
+            preemptions: 0,
             counters: EngineCounters::default(),
         }
     }
 
-    /// A step that carries some of it goes out.
-    pub fn call_begins(&mut self, now: Instant) {
-        self.first_call.get_or_insert(now);
+    /// A step that carries some of it goes out. Whether it is the first.
+    pub fn call_begins(&mut self, now: Instant) -> bool {
+        self.first_call.replace(self.first_call.unwrap_or(now)).is_none()
     }
 
-    /// A step that carried some of it is done; `spent` is what the step added to each rank's counters.
-    pub fn call_ends(&mut self, part: &Part, spent: &[Counters]) {
-        self.prefill_calls += u64::from(part.prompt);
+    /// Tokens of its prompt.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    /// A step that carried some of it is done; `spent` is what the step added to each rank's counters
+    /// and to rank 0's work.
+    pub fn call_ends(&mut self, parts: &[&Part], spent: &[Counters], work: WorkDone) {
+        self.prefill_calls += u64::from(parts.iter().any(|part| part.prompt));
         self.counters.forward_passes += 1;
+        self.counters.work += work;
         self.counters.ranks.resize(spent.len(), Counters::default());
         for (total, spent) in self.counters.ranks.iter_mut().zip(spent) {
             add(total, spent);
         }
     }
 
-    /// It has a token more.
-    pub fn count_token(&mut self, now: Instant) {
+    /// A sequence of it has given its memory up.
+    pub fn preempted(&mut self) {
+        self.preemptions += 1;
+    }
+
+    /// One of its answers has a token more.
+    pub fn count_token(&mut self, choice: usize, now: Instant) -> TokenTime {
+        let first = self.first_token.is_none();
         self.first_token.get_or_insert(now);
         self.last_token = Some(now);
         self.completion_tokens += 1;
+        let before = match &mut self.work {
+            Work::Generate(generation) => generation.choices[choice].last_token.replace(now),
+            Work::Score { .. } => None,
+        };
+        match before {
+            _ if first => TokenTime::First(now.duration_since(self.arrived)),
+            Some(before) => TokenTime::Later(now.duration_since(before)),
+            None => TokenTime::FirstOfAnswer,
+        }
     }
 
     /// What its calls did.
@@ -95,7 +193,7 @@ impl Request {
     }
 
     /// Where its time went.
-    fn timings(&self, now: Instant) -> Timings {
+    pub fn timings(&self, now: Instant) -> Timings {
         let ms = |from: Instant, to: Instant| to.duration_since(from).as_secs_f64() * 1e3;
         let first_call = self.first_call.unwrap_or(now);
         let first_token = self.first_token.unwrap_or(now).max(first_call);
@@ -105,53 +203,48 @@ impl Request {
             decode_ms: self.last_token.map_or(0.0, |last| ms(first_token, last)),
             prefill_calls: self.prefill_calls,
             prompt_tokens: self.prompt_tokens as u64,
+            cached_tokens: 0,
             completion_tokens: self.completion_tokens,
+            preemptions: self.preemptions,
         }
     }
 
-    /// Tells the client the end. A client that has gone hears nothing, which is right.
-    pub fn finish(self, reason: FinishReason, text: String, now: Instant) {
+    /// Tells the client the end of everything. A client that has gone hears nothing, which is right.
+    pub fn finish(self, now: Instant) {
         let timings = self.timings(now);
         match self.work {
-            Work::Generate { events, .. } => {
+            Work::Generate(generation) => {
                 let counters = self.counters;
-                let _ = events.send(Event::Finished { reason, text, timings, counters });
+                let _ = generation.events.send(Event::Finished { timings, counters });
             }
             Work::Score { logprobs, last_logits, reply } => {
-                let score = Score { logprobs, last_logits, counters: self.counters };
-                let _ = reply.send(match reason {
-                    FinishReason::Cancelled => Err(cancelled(&self.id)),
-                    _ => Ok(score),
-                });
+                let _ = reply.send(Ok(Score { logprobs, last_logits, counters: self.counters }));
             }
         }
     }
 
-    /// Ends it because its client, or somebody else, asked for it. Text held back is shown: no more
-    /// tokens come that could make a stop text of it.
+    /// Ends it because its client, or somebody else, asked for it.
     pub fn cancel(mut self, now: Instant) {
-        let text = match &mut self.work {
-            Work::Generate { answer, .. } => answer.rest(),
-            Work::Score { .. } => String::new(),
-        };
-        self.finish(FinishReason::Cancelled, text, now);
+        match &mut self.work {
+            Work::Generate(generation) => {
+                generation.end_all(FinishReason::Cancelled);
+                self.finish(now);
+            }
+            Work::Score { .. } => self.fail(RequestError::Cancelled),
+        }
     }
 
     /// Tells the client that there will be no end.
     pub fn fail(self, error: RequestError) {
         match self.work {
-            Work::Generate { events, .. } => {
-                let _ = events.send(Event::Failed(error));
+            Work::Generate(generation) => {
+                let _ = generation.events.send(Event::Failed(error));
             }
             Work::Score { reply, .. } => {
                 let _ = reply.send(Err(error));
             }
         }
     }
-}
-
-fn cancelled(id: &str) -> RequestError {
-    RequestError::Unavailable(format!("request {id:?} was cancelled"))
 }
 
 fn add(total: &mut Counters, spent: &Counters) {
@@ -171,7 +264,7 @@ pub(crate) fn grown(before: &Counters, after: &Counters) -> Counters {
     }
 }
 
-/// All live requests, by key and by the clients' names.
+/// All live requests, by key and by the engine's names.
 #[derive(Default)]
 pub(crate) struct Requests {
     by_key: HashMap<RequestKey, Request>,
@@ -185,9 +278,16 @@ impl Requests {
         self.by_id.contains_key(id)
     }
 
-    /// The key of a live request.
-    pub fn key(&self, id: &str) -> Option<RequestKey> {
-        self.by_id.get(id).copied()
+    /// The keys of the live requests that go by this name, the engine's or their clients'; the oldest
+    /// first.
+    pub fn keys(&self, name: &str) -> Vec<RequestKey> {
+        let is_named = |request: &Request| {
+            request.id == name || request.label.as_deref().is_some_and(|label| label == name)
+        };
+        let named = self.by_key.iter().filter(|(_, request)| is_named(request));
+        let mut keys: Vec<RequestKey> = named.map(|(key, _)| *key).collect();
+        keys.sort_unstable();
+        keys
     }
 
     /// A key nobody has had.
@@ -219,11 +319,10 @@ impl Requests {
         Some(request)
     }
 
-    /// All requests end.
-    pub fn drain(&mut self) -> Vec<(RequestKey, Request)> {
-        self.by_id.clear();
-        let mut all: Vec<_> = self.by_key.drain().collect();
-        all.sort_by_key(|(key, _)| *key);
+    /// The keys of all requests, the oldest first.
+    pub fn all(&self) -> Vec<RequestKey> {
+        let mut all: Vec<RequestKey> = self.by_key.keys().copied().collect();
+        all.sort_unstable();
         all
     }
 

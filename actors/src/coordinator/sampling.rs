@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use pocket_collectives::LogitsReceiver;
-use pocket_model::sampler::{Sampler, SamplingError};
+use pocket_model::sampler::{Sampler, SamplingError, TokenLogprobs};
 
 /// Longest wait for a rank's logits, its computing included. Stalled ranks are found by watching their
 /// progress, and the poisoned epoch then ends this wait; this is for when nothing else did.
@@ -43,17 +43,40 @@ pub(crate) struct RowsJob {
 
 /// What becomes of a row.
 pub(crate) enum RowJob {
-    /// A token is chosen.
-    Sample(Box<Sampler>),
+    /// Each of these answers, which go on from here, has a token chosen.
+    Choose {
+        /// Their samplers.
+        samplers: Vec<Sampler>,
+        /// Log-probabilities of the tokens are wanted too, with so many alternatives.
+        top: Option<usize>,
+    },
+    /// How likely this token is, with so many alternatives.
+    Rate {
+        /// The token.
+        token: u32,
+        /// Alternatives.
+        top: usize,
+    },
     /// The logits themselves are the answer.
     Keep,
+}
+
+/// A token chosen for an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Chosen {
+    /// The token.
+    pub token: u32,
+    /// How likely it was, where that is wanted.
+    pub logprobs: Option<TokenLogprobs>,
 }
 
 /// What became of a row.
 #[derive(Debug)]
 pub(crate) enum RowDone {
-    /// The token chosen.
-    Token(Result<u32, SamplingError>),
+    /// One token for each answer.
+    Chosen(Vec<Result<Chosen, SamplingError>>),
+    /// How likely the token is.
+    Rated(Result<TokenLogprobs, SamplingError>),
     /// All logits.
     Logits(Vec<f32>),
 }
@@ -124,7 +147,17 @@ fn run(jobs: &Receiver<Job>, done: &Recipient<Sampled>) {
 fn take(epoch: &mut Epoch, row: &mut [f32], job: RowJob) -> Result<RowDone, String> {
     epoch.receiver.receive(row, &epoch.shards, BACKSTOP).map_err(|error| error.to_string())?;
     Ok(match job {
-        RowJob::Sample(sampler) => RowDone::Token(sampler.sample(row)),
+        RowJob::Choose { samplers, top } => {
+            RowDone::Chosen(samplers.iter().map(|sampler| choose(row, sampler, top)).collect())
+        }
+        RowJob::Rate { token, top } => RowDone::Rated(TokenLogprobs::of(row, token, top)),
         RowJob::Keep => RowDone::Logits(row.to_vec()),
     })
+}
+
+/// Chooses from a copy: the next answer has the row as the model made it.
+fn choose(row: &[f32], sampler: &Sampler, top: Option<usize>) -> Result<Chosen, SamplingError> {
+    let token = sampler.sample(&mut row.to_vec())?;
+    let logprobs = top.map(|top| TokenLogprobs::of(row, token, top)).transpose()?;
+    Ok(Chosen { token, logprobs })
 }

@@ -1,22 +1,23 @@
-//! A step's way through the coordinator: planned, sent to every rank, its reports collected, its outputs
-//! turned into tokens and log-probabilities, its requests served. Then the next.
+//! A step's way through the coordinator: planned, sent to every rank, its reports collected. Then the
+//! next. What its outputs become is [`super::serving`]'s business.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use actix::prelude::*;
 use pocket_collectives::Counters;
+use pocket_device::WorkDone;
 use pocket_model::forward::{Step, Want};
 
-use super::merge;
-use super::plan::{Part, Planned, RequestKey};
+use super::plan::{Merging, Part, Planned, Purpose};
 use super::ranks::Stage;
 use super::requests::{Work, grown};
 use super::sampling::{RowDone, RowJob, RowsJob, Sampled};
 use super::{Coordinator, Requests};
-use crate::api::{EngineState, Event, FinishReason, RequestError};
+use crate::api::EngineState;
 use crate::error::EngineError;
-use crate::messages::{ShardStats, StepPlan, StepReport};
+use crate::messages::{StepPlan, StepReport};
+use crate::metrics::{Call, Levels};
 use crate::rank_link::LinkCommand;
 
 /// A step that is out.
@@ -35,13 +36,6 @@ impl StepUnderWay {
     }
 }
 
-/// What came of one output.
-enum RowAnswer {
-    Token(u32),
-    LogProbability(f64),
-    Logits(Vec<f32>),
-}
-
 impl Coordinator {
     /// Sends the next step out, if there is something to do and nothing out.
     pub(super) fn next_step(&mut self, ctx: &mut Context<Self>) {
@@ -49,11 +43,19 @@ impl Coordinator {
         if !serving || self.leaving || self.step.is_some() {
             return;
         }
-        let Some(planned) = self.scheduler.schedule() else { return };
+        let flags = self.options.flags.clone();
+        let cost = self.costs.fit();
+        let merging = Merging::of(flags.prefill_merge(), self.options.merge, cost);
+        let planned = self.scheduler.schedule(merging);
+        self.note_preempted();
+        self.show_levels();
+        let Some(planned) = planned else { return };
         let now = Instant::now();
         for part in &planned.parts {
-            if let Some(request) = self.requests.get_mut(part.key) {
-                request.call_begins(now);
+            if let Some(request) = self.requests.get_mut(part.key.request)
+                && request.call_begins(now)
+            {
+                self.metrics.began(request.prompt_tokens());
             }
         }
         let jobs = row_jobs(&planned, &self.requests);
@@ -66,7 +68,6 @@ impl Coordinator {
             }
         }
         let Some(group) = &mut self.group else { return };
-        let flags = self.options.flags.clone();
         let plan = Arc::new(StepPlan { step: planned.step.clone(), flags });
         for rank in &mut group.ranks {
             rank.stage = Stage::Busy;
@@ -74,6 +75,30 @@ impl Coordinator {
         }
         let reports = group.ranks.iter().map(|_| None).collect();
         self.step = Some(StepUnderWay { planned, began: now, reports, rows });
+    }
+
+    fn note_preempted(&mut self) {
+        let preempted = self.scheduler.take_preempted();
+        self.metrics.preempted(preempted.len());
+        for key in preempted {
+            if let Some(request) = self.requests.get_mut(key.request) {
+                request.preempted();
+                tracing::debug!(id = request.id, "preempted: it waits to be computed again");
+            }
+        }
+    }
+
+    /// Shows what holds now.
+    pub(super) fn show_levels(&self) {
+        let (kv_blocks_used, kv_blocks) = self.scheduler.blocks();
+        self.metrics.levels(Levels {
+            running: self.scheduler.running(),
+            waiting: self.scheduler.waiting(),
+            slots: self.scheduler.slots(),
+            kv_blocks_used,
+            kv_blocks,
+            cost: self.costs.fit(),
+        });
     }
 
     /// A rank is done with its step.
@@ -112,164 +137,81 @@ impl Coordinator {
     fn commit(&mut self, step: StepUnderWay) {
         let StepUnderWay { planned, began, reports, rows } = step;
         let reports: Vec<StepReport> = reports.into_iter().flatten().collect();
+        let (took, rows_computed) = (began.elapsed(), planned.step.rows());
         tracing::debug!(
             step = planned.step.number,
-            rows = planned.step.rows(),
+            rows = rows_computed,
+            segments = planned.parts.len(),
             // What is left of the whole is the way there and back, and sampling.
             slowest_rank_us = reports.iter().map(|report| report.elapsed_us).max(),
-            whole_us = began.elapsed().as_micros() as u64,
+            whole_us = took.as_micros() as u64,
             "step done"
         );
-        let spent = self.count(&reports);
+        self.costs.note(rows_computed, took.as_secs_f64() * 1e6);
+        let (spent, work) = self.count(&reports);
+        let prefill_rows = planned.prefill_rows;
+        self.metrics.call(Call { rows: rows_computed, prefill_rows, took, work });
         self.scheduler.commit(&planned);
-        let mut logits = rows.unwrap_or_default().into_iter();
-        for part in &planned.parts {
-            // Also for a request that has gone: its rows have to be taken off.
-            let answers: Result<Vec<RowAnswer>, String> = part
-                .outputs
-                .clone()
-                .map(|output| {
-                    let want = planned.step.outputs[output].want;
-                    answer_row(want, output, &reports, &mut logits)
-                })
-                .collect();
-            let Some(request) = self.requests.get_mut(part.key) else { continue };
-            request.call_ends(part, &spent);
-            match answers {
-                Ok(answers) => self.serve(part, answers),
-                Err(reason) => self.end(part.key, |request, id| {
-                    let reason = format!("request {id:?} cannot go on: {reason}");
-                    tracing::error!("{reason}");
-                    request.fail(RequestError::RankFailed(reason));
-                }),
+        // Several answers of a request may be in it; to the request it is one call.
+        let mut parts: Vec<&Part> = planned.parts.iter().collect();
+        parts.sort_by_key(|part| part.key);
+        for of_request in parts.chunk_by(|a, b| a.key.request == b.key.request) {
+            if let Some(request) = self.requests.get_mut(of_request[0].key.request) {
+                request.call_ends(of_request, &spent, work);
             }
         }
+        self.serve_all(&planned, &reports, rows.unwrap_or_default());
     }
 
-    /// Adds a step to the totals; answers what it added to each rank's.
-    fn count(&mut self, reports: &[StepReport]) -> Vec<Counters> {
+    /// Adds a step to the totals; answers what it added to each rank's, and to rank 0's work.
+    fn count(&mut self, reports: &[StepReport]) -> (Vec<Counters>, WorkDone) {
         self.forward_passes += 1;
-        let Some(group) = &mut self.group else { return Vec::new() };
-        let ranks = group.ranks.iter_mut().zip(reports);
-        ranks
-            .map(|(rank, report)| {
-                let spent = grown(&rank.counters, &report.counters);
-                rank.counters = report.counters;
-                spent
-            })
-            .collect()
-    }
-
-    /// Gives a request what its part of a step has brought.
-    fn serve(&mut self, part: &Part, answers: Vec<RowAnswer>) {
-        let now = Instant::now();
-        let Some(request) = self.requests.get_mut(part.key) else { return };
-        match &mut request.work {
-            Work::Score { logprobs, last_logits, reply } => {
-                for answer in answers {
-                    match answer {
-                        RowAnswer::LogProbability(value) => logprobs.push(Some(value)),
-                        RowAnswer::Logits(row) => *last_logits = Some(row),
-                        RowAnswer::Token(_) => {}
-                    }
-                }
-                if part.completes || reply.is_closed() {
-                    self.end(part.key, |r, _| r.finish(FinishReason::Stop, String::new(), now));
-                }
+        let Some(group) = &mut self.group else { return Default::default() };
+        let mut work = WorkDone::default();
+        let mut all = Vec::with_capacity(reports.len());
+        for (rank, (view, report)) in group.ranks.iter_mut().zip(reports).enumerate() {
+            let spent = grown(&view.counters, &report.counters);
+            self.metrics.all_reduces(rank, &spent);
+            if rank == 0 {
+                work = report.work - view.work;
             }
-            Work::Generate { answer, sampler, events } => {
-                let Some(RowAnswer::Token(token)) = answers.into_iter().next() else {
-                    if events.is_closed() {
-                        self.end(part.key, |request, _| request.cancel(now));
-                    }
-                    return;
-                };
-                let taken = answer.take(token);
-                let listens = events.send(Event::Token { id: token, text: taken.text }).is_ok();
-                if let Some(sampler) = sampler {
-                    // The thread that chose the token did so with a copy.
-                    sampler.accept(token);
-                }
-                request.count_token(now);
-                match taken.end {
-                    Some((reason, rest)) => self.end(part.key, |r, _| r.finish(reason, rest, now)),
-                    None if listens => self.scheduler.push(part.key, token),
-                    None => self.end(part.key, |request, _| request.cancel(now)),
-                }
-            }
+            view.counters = report.counters;
+            view.work = report.work;
+            all.push(spent);
         }
-    }
-
-    /// A request ends: what it holds is given back, and `say` tells its client.
-    pub(super) fn end(
-        &mut self,
-        key: RequestKey,
-        say: impl FnOnce(super::requests::Request, &str),
-    ) {
-        self.scheduler.release(key);
-        let Some(request) = self.requests.remove(key) else { return };
-        let id = request.id.clone();
-        if self.options.flags.all_reduce_stats() {
-            for (rank, counters) in request.counters().ranks.iter().enumerate() {
-                let Counters { run, skipped, bytes, wait_us } = counters;
-                tracing::info!(
-                    request = id,
-                    rank,
-                    path = "shared memory",
-                    run,
-                    skipped,
-                    bytes,
-                    wait_us,
-                    "all-reduces"
-                );
-            }
-        }
-        say(request, &id);
+        (all, work)
     }
 }
 
-/// What the sampling thread is to do with the rows that come to it.
+/// What the sampling thread is to do with the rows that come to it, in the order of the outputs.
 fn row_jobs(planned: &Planned, requests: &Requests) -> Vec<RowJob> {
     let mut jobs = Vec::new();
     for part in &planned.parts {
-        let outputs = &planned.step.outputs[part.outputs.clone()];
-        for _ in outputs.iter().filter(|output| output.want == Want::Logits) {
-            jobs.push(match requests.get(part.key).map(|request| &request.work) {
-                Some(Work::Generate { sampler: Some(sampler), .. }) => {
-                    RowJob::Sample(sampler.clone())
-                }
-                _ => RowJob::Keep,
-            });
+        let work = requests.get(part.key.request).map(|request| &request.work);
+        for output in part.outputs.clone() {
+            if planned.step.outputs[output].want == Want::Logits {
+                jobs.push(row_job(part, work, planned.purposes[output]));
+            }
         }
     }
     jobs
 }
 
-fn answer_row(
-    want: Want,
-    output: usize,
-    reports: &[StepReport],
-    logits: &mut impl Iterator<Item = RowDone>,
-) -> Result<RowAnswer, String> {
-    if want == Want::Logits {
-        return match logits.next() {
-            Some(RowDone::Token(token)) => {
-                token.map(RowAnswer::Token).map_err(|error| error.to_string())
+fn row_job(part: &Part, work: Option<&Work>, purpose: Purpose) -> RowJob {
+    let Some(Work::Generate(generation)) = work else { return RowJob::Keep };
+    match purpose {
+        Purpose::Rate(token) => {
+            let top = generation.prompt.as_ref().map_or(0, |prompt| prompt.top);
+            RowJob::Rate { token, top }
+        }
+        Purpose::Next => {
+            let sampler = |choice: usize| generation.choices[choice].sampler.clone();
+            RowJob::Choose {
+                samplers: part.choices().map(sampler).collect(),
+                top: generation.logprobs,
             }
-            Some(RowDone::Logits(row)) => Ok(RowAnswer::Logits(row)),
-            None => Err("a row of logits did not come".to_string()),
-        };
+        }
     }
-    let stats = |(rank, report): (usize, &StepReport)| {
-        report.rows[output].ok_or_else(|| format!("rank {rank} left output {output} out"))
-    };
-    let shards: Vec<ShardStats> =
-        reports.iter().enumerate().map(stats).collect::<Result<_, _>>()?;
-    let answer = match want {
-        Want::Target(_) => merge::log_probability(&shards).map(RowAnswer::LogProbability),
-        _ => merge::greedy(&shards).map(RowAnswer::Token),
-    };
-    answer.map_err(|error| error.to_string())
 }
 
 impl Handler<Sampled> for Coordinator {

@@ -1,6 +1,6 @@
 //! Stopping: let the live requests finish, or not, then have the ranks leave.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use actix::prelude::*;
 use pocket_collectives::Party;
@@ -8,6 +8,7 @@ use pocket_collectives::Party;
 use super::Coordinator;
 use crate::api::{EngineState, RequestError};
 use crate::error::EngineError;
+use crate::metrics::Outcome;
 use crate::rank_link::LinkCommand;
 use crate::rendezvous::Poison;
 
@@ -38,9 +39,8 @@ impl Handler<Stop> for Coordinator {
         }
         self.state = EngineState::Draining;
         ctx.run_later(limit, |coordinator, ctx| {
-            for (key, request) in coordinator.requests.drain() {
-                coordinator.scheduler.release(key);
-                request.cancel(Instant::now());
+            for key in coordinator.requests.all() {
+                coordinator.cancel(key);
             }
             coordinator.stop_if_drained(ctx);
         });
@@ -60,6 +60,7 @@ impl Coordinator {
     /// A request has ended outside of a step: somebody who waits may go on, or nobody is left.
     pub(super) fn after_an_end(&mut self, ctx: &mut Context<Self>) {
         self.next_step(ctx);
+        self.show_levels();
         self.stop_if_drained(ctx);
     }
 
@@ -103,10 +104,9 @@ impl Coordinator {
     /// Gives the step under way up; all clients are told that they will not be served.
     pub(super) fn fail_requests(&mut self, error: &RequestError) {
         self.step = None;
-        self.scheduler.abandon();
-        for (key, request) in self.requests.drain() {
-            self.scheduler.release(key);
-            request.fail(error.clone());
+        self.scheduler.rewind();
+        for key in self.requests.all() {
+            self.end(key, Outcome::Failed, |request, _| request.fail(error.clone()));
         }
     }
 

@@ -1,8 +1,8 @@
 //! Refusing requests that cannot be served, at once and with the numbers.
 
-use pocket_device::RECURRENCE_CHUNK;
+use pocket_device::{KV_BLOCK_TOKENS, RECURRENCE_CHUNK};
 
-use crate::api::{GenerateRequest, RequestError, ScoreRequest};
+use crate::api::{GenerateRequest, MAX_ANSWERS, MAX_TOP_LOGPROBS, RequestError, ScoreRequest};
 
 /// What requests are measured against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,16 +11,22 @@ pub(crate) struct Bounds {
     pub vocab_size: usize,
     /// Positions of a sequence.
     pub max_model_len: usize,
-    /// Rows of a step.
+    /// Prompt rows of a step.
     pub max_rows: usize,
+    /// KV blocks of all sequences.
+    pub kv_blocks: usize,
 }
 
-/// Checks a request to generate; returns the most tokens it may generate.
+/// Checks a request to generate; returns the most tokens each of its answers may have.
 pub(crate) fn generate(request: &GenerateRequest, bounds: &Bounds) -> Result<usize, RequestError> {
     let context = bounds.max_model_len;
     check_ids("the prompt", &request.prompt, bounds)?;
     let prompt = request.prompt.len();
-    if prompt + 1 > context {
+    let nothing = request.max_tokens == Some(0);
+    if nothing && request.prompt_logprobs.is_none() {
+        return invalid("max_tokens is 0; it must be at least 1".to_string());
+    }
+    if prompt + usize::from(!nothing) > context {
         return invalid(format!(
             "the prompt has {prompt} tokens; the context of {context} (--max-model-len) has room for \
              {} and one of an answer",
@@ -28,21 +34,69 @@ pub(crate) fn generate(request: &GenerateRequest, bounds: &Bounds) -> Result<usi
         ));
     }
     request.sampling.validate().map_err(|error| RequestError::Invalid(error.to_string()))?;
-    let room = context - prompt;
-    match request.max_tokens {
-        None => Ok(room),
-        Some(0) => invalid("max_tokens is 0; it must be at least 1".to_string()),
-        Some(most) if most > room => invalid(format!(
-            "max_tokens is {most}; the context of {context} (--max-model-len) leaves {room} after a \
-             prompt of {prompt} tokens"
-        )),
-        Some(most) => Ok(most),
+    check_numbers(request)?;
+    let biased = request.sampling.logit_bias.keys().copied();
+    for (what, ids) in [
+        ("logit_bias", biased.collect::<Vec<u32>>()),
+        ("stop_token_ids", request.stop_token_ids.clone()),
+    ] {
+        if let Some(id) = ids.iter().find(|id| **id as usize >= bounds.vocab_size) {
+            let last = bounds.vocab_size - 1;
+            return invalid(format!("{what} names token {id}; token ids go from 0 to {last}"));
+        }
     }
+    let room = context - prompt;
+    let most = match request.max_tokens {
+        None => room,
+        Some(most) if most > room => {
+            return invalid(format!(
+                "max_tokens is {most}; the context of {context} (--max-model-len) leaves {room} after \
+                 a prompt of {prompt} tokens"
+            ));
+        }
+        Some(most) => most,
+    };
+    if request.sampling.min_tokens > most {
+        let least = request.sampling.min_tokens;
+        return invalid(format!("min_tokens is {least}; at most {most} tokens are generated"));
+    }
+    check_blocks(prompt + most, bounds)?;
+    Ok(most)
+}
+
+fn check_numbers(request: &GenerateRequest) -> Result<(), RequestError> {
+    let GenerateRequest { n, logprobs, prompt_logprobs, timeout, .. } = request;
+    if !(1..=MAX_ANSWERS).contains(n) {
+        return invalid(format!("n is {n}; it must be 1 to {MAX_ANSWERS}"));
+    }
+    for (what, top) in [("logprobs", logprobs), ("prompt_logprobs", prompt_logprobs)] {
+        if let Some(top) = top.filter(|top| *top > MAX_TOP_LOGPROBS) {
+            return invalid(format!("{what} is {top}; it must be at most {MAX_TOP_LOGPROBS}"));
+        }
+    }
+    match timeout {
+        Some(timeout) if timeout.is_zero() => invalid("the timeout is 0".to_string()),
+        _ => Ok(()),
+    }
+}
+
+/// A sequence that can outgrow the whole cache would get stuck there, and everybody behind it.
+fn check_blocks(tokens: usize, bounds: &Bounds) -> Result<(), RequestError> {
+    let (needed, all) = (tokens.div_ceil(KV_BLOCK_TOKENS), bounds.kv_blocks);
+    if needed <= all {
+        return Ok(());
+    }
+    invalid(format!(
+        "prompt and answer may take {tokens} tokens, {needed} KV blocks; there are {all}, room for {} \
+         tokens (--kv-cache-bytes)",
+        all * KV_BLOCK_TOKENS
+    ))
 }
 
 /// Checks a request to score; returns the rows it may have in a step.
 pub(crate) fn score(request: &ScoreRequest, bounds: &Bounds) -> Result<usize, RequestError> {
     check_ids("the text", &request.ids, bounds)?;
+    check_blocks(request.ids.len(), bounds)?;
     let (tokens, context) = (request.ids.len(), bounds.max_model_len);
     if tokens > context {
         return invalid(format!(
@@ -87,17 +141,11 @@ mod tests {
 
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { vocab_size: 640, max_model_len: 100, max_rows: 128 };
+    const BOUNDS: Bounds =
+        Bounds { vocab_size: 640, max_model_len: 100, max_rows: 128, kv_blocks: 2 };
 
     fn generate_with(prompt: Vec<u32>, max_tokens: Option<usize>) -> Result<usize, String> {
-        let request = GenerateRequest {
-            id: "a".to_string(),
-            prompt,
-            sampling: SamplingParams::greedy(),
-            max_tokens,
-            stop: vec![],
-            ignore_eos: false,
-        };
+        let request = GenerateRequest { max_tokens, ..GenerateRequest::greedy("a", prompt) };
         generate(&request, &BOUNDS).map_err(|error| error.to_string())
     }
 
@@ -161,14 +209,64 @@ mod tests {
     #[test]
     fn sampling_parameters_are_checked_too() {
         let request = GenerateRequest {
-            id: "a".to_string(),
-            prompt: vec![1],
             sampling: SamplingParams { top_p: 0.0, ..SamplingParams::default() },
-            max_tokens: None,
-            stop: vec![],
-            ignore_eos: false,
+            ..GenerateRequest::greedy("a", vec![1])
         };
         let message = generate(&request, &BOUNDS).unwrap_err().to_string();
         assert_eq!(message, "top_p is 0; it must be above 0, at most 1");
+    }
+
+    #[test]
+    fn what_is_asked_of_the_answers_has_limits() {
+        let with = |change: &dyn Fn(&mut GenerateRequest)| {
+            let mut request = GenerateRequest::greedy("a", vec![1; 60]);
+            change(&mut request);
+            generate(&request, &BOUNDS).map_err(|error| error.to_string())
+        };
+        assert_eq!(with(&|r| r.n = 16), Ok(40));
+        assert_eq!(with(&|r| r.n = 0), Err("n is 0; it must be 1 to 16".into()));
+        assert_eq!(with(&|r| r.n = 17), Err("n is 17; it must be 1 to 16".into()));
+        assert_eq!(
+            with(&|r| r.logprobs = Some(21)),
+            Err("logprobs is 21; it must be at most 20".into())
+        );
+        assert_eq!(
+            with(&|r| r.stop_token_ids = vec![640]),
+            Err("stop_token_ids names token 640; token ids go from 0 to 639".into())
+        );
+        assert_eq!(
+            with(&|r| r.sampling.logit_bias = [(700, 1.0)].into()),
+            Err("logit_bias names token 700; token ids go from 0 to 639".into())
+        );
+        assert_eq!(
+            with(&|r| r.sampling.min_tokens = 41),
+            Err("min_tokens is 41; at most 40 tokens are generated".into())
+        );
+    }
+
+    #[test]
+    fn no_token_is_generated_only_where_the_prompt_is_rated() {
+        let rated = |prompt| GenerateRequest {
+            max_tokens: Some(0),
+            prompt_logprobs: Some(0),
+            ..GenerateRequest::greedy("a", vec![1; prompt])
+        };
+        assert_eq!(generate(&rated(100), &BOUNDS), Ok(0));
+        assert!(generate(&rated(101), &BOUNDS).is_err());
+    }
+
+    /// M4: what can outgrow the cache is refused before it blocks everybody.
+    #[test]
+    fn a_request_larger_than_the_cache_is_refused_with_the_numbers() {
+        let bounds = Bounds { kv_blocks: 1, ..BOUNDS };
+        let fits =
+            GenerateRequest { max_tokens: Some(4), ..GenerateRequest::greedy("a", vec![1; 60]) };
+        assert_eq!(generate(&fits, &bounds), Ok(4));
+        let large = GenerateRequest { max_tokens: Some(5), ..fits };
+        assert_eq!(
+            generate(&large, &bounds).unwrap_err().to_string(),
+            "prompt and answer may take 65 tokens, 2 KV blocks; there are 1, room for 64 tokens \
+             (--kv-cache-bytes)"
+        );
     }
 }

@@ -136,8 +136,9 @@ impl Worker<CpuDevice> {
             tracing::info!(step = step.number, ?times, "phases of a forward call");
         }
         let counters = AllReduce::<CpuDevice>::counters(all_reduce);
+        let work = model.work();
         let elapsed_us = began.elapsed().as_micros() as u64;
-        Ok(StepReport { step: step.number, rows, counters, elapsed_us })
+        Ok(StepReport { step: step.number, rows, counters, work, elapsed_us })
     }
 }
 

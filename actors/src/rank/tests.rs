@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use futures_util::StreamExt;
 use pocket_collectives::Counters;
 use pocket_config::FlagSet;
+use pocket_device::WorkDone;
 use pocket_model::forward::Step;
 
 use super::*;
@@ -47,7 +48,7 @@ fn plan(number: u64) -> StepPlan {
 
 fn done(step: u64) -> FromRank {
     let (rows, counters) = (vec![], Counters::default());
-    FromRank::Done(StepReport { step, rows, counters, elapsed_us: 1 })
+    FromRank::Done(StepReport { step, rows, counters, work: WorkDone::default(), elapsed_us: 1 })
 }
 
 #[actix::test]

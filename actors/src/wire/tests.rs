@@ -1,5 +1,6 @@
 use pocket_collectives::Counters;
 use pocket_config::FlagSet;
+use pocket_device::WorkDone;
 use pocket_model::forward::{ModelLimits, OutputRow, Step, StepSegment, Want};
 use pocket_model::shard::Shard;
 use proptest::collection::vec;
@@ -39,8 +40,9 @@ fn step() -> impl Strategy<Value = Step> {
     let want =
         prop_oneof![Just(Want::Greedy), Just(Want::Logits), any::<u32>().prop_map(Want::Target),];
     let output = (any::<usize>(), want).prop_map(|(row, want)| OutputRow { row, want });
-    (any::<u64>(), vec(segment, 0..5), vec(output, 0..50))
-        .prop_map(|(number, segments, outputs)| Step { number, segments, outputs, ..Step::default() })
+    (any::<u64>(), vec(segment, 0..5), vec(output, 0..50)).prop_map(
+        |(number, segments, outputs)| Step { number, segments, outputs, ..Step::default() },
+    )
 }
 
 fn assignment() -> impl Strategy<Value = Assignment> {
@@ -98,10 +100,13 @@ fn from_rank() -> impl Strategy<Value = FromRank> {
     // encoding, which `special_numbers_keep_their_bits` checks.
     let stats = (any::<u32>(), -1e30_f32..1e30, 0.0..1e300, option::of(-1e30_f32..1e30))
         .prop_map(|(argmax, max, sum_exp, target)| ShardStats { argmax, max, sum_exp, target });
-    let report = (any::<u64>(), vec(option::of(stats), 0..50), any::<[u64; 5]>()).prop_map(
-        |(step, rows, [run, skipped, bytes, wait_us, elapsed_us])| {
+    let report = (any::<u64>(), vec(option::of(stats), 0..50), any::<[u64; 8]>()).prop_map(
+        |(step, rows, numbers)| {
+            let [run, skipped, bytes, wait_us, elapsed_us, ..] = numbers;
             let counters = Counters { run, skipped, bytes, wait_us };
-            FromRank::Done(StepReport { step, rows, counters, elapsed_us })
+            let [.., gemm_calls, weight_bytes, query_key_pairs] = numbers;
+            let work = WorkDone { gemm_calls, weight_bytes, query_key_pairs };
+            FromRank::Done(StepReport { step, rows, counters, work, elapsed_us })
         },
     );
     prop_oneof![
@@ -243,6 +248,7 @@ fn special_numbers_keep_their_bits() {
             step: 1,
             rows: vec![Some(stats)],
             counters: Counters::default(),
+            work: WorkDone::default(),
             elapsed_us: 0,
         };
         let bytes = bytes_of(Rank::new(), &[FromRank::Done(report)]);
@@ -298,11 +304,11 @@ fn strangers_and_other_versions_are_told_apart() {
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(
         greet(&Greeting { version: "9.9.9".to_string(), ..ours.clone() }),
-        format!("this is pocketd {version} (protocol 1), the peer is 9.9.9 (protocol 1)")
+        format!("this is pocketd {version} (protocol 2), the peer is 9.9.9 (protocol 2)")
     );
     assert_eq!(
         greet(&Greeting { protocol: 7, ..ours.clone() }),
-        format!("this is pocketd {version} (protocol 1), the peer is {version} (protocol 7)")
+        format!("this is pocketd {version} (protocol 2), the peer is {version} (protocol 7)")
     );
     assert_eq!(
         greet(&Greeting { magic: *b"HTTP/1.1", ..ours }),
@@ -321,11 +327,11 @@ fn the_largest_step_and_its_report_fit_a_frame() {
         blocks: vec![u32::MAX; rows / 64],
     };
     let outputs = vec![OutputRow { row: rows, want: Want::Target(u32::MAX) }; rows];
-    let step =
-        Step { number: u64::MAX, segments: vec![segment], outputs, ..Step::default() };
+    let step = Step { number: u64::MAX, segments: vec![segment], outputs, ..Step::default() };
     encode(&ToRank::Plan(StepPlan { step, flags: FlagSet::default() })).unwrap();
     let stats = ShardStats { argmax: u32::MAX, max: 1.0, sum_exp: 1.0, target: Some(1.0) };
     let rows = vec![Some(stats); rows];
     let counters = Counters::default();
-    encode(&FromRank::Done(StepReport { step: 1, rows, counters, elapsed_us: 1 })).unwrap();
+    let work = WorkDone::default();
+    encode(&FromRank::Done(StepReport { step: 1, rows, counters, work, elapsed_us: 1 })).unwrap();
 }

@@ -238,7 +238,7 @@ async fn a_step_of_five_seconds() {
     took.sort();
     assert!(took[10] < Duration::from_millis(100), "{took:?}");
     let asked = Instant::now();
-    assert!(handle.cancel("a").await);
+    assert_eq!(handle.cancel("a").await, 1);
     let answer = collect(stream).await.unwrap();
     let cancel_took = asked.elapsed();
     assert_eq!((answer.ids.len(), answer.reason), (0, FinishReason::Cancelled));
@@ -273,7 +273,7 @@ async fn requests_leave() {
                 }
             }
             // Cancelled by name, before or after it runs.
-            2 => assert!(handle.cancel(&format!("r{n}")).await),
+            2 => assert_eq!(handle.cancel(&format!("r{n}")).await, 1),
             _ => streams.push(stream),
         }
     }

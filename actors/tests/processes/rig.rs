@@ -10,11 +10,12 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use pocket_actors::api::{
-    EngineCounters, EngineOptions, Event, FinishReason, GenerateRequest, ModelSource, RequestError,
-    SamplingParams, Score, ScoreRequest, Timings,
+    EngineCounters, EngineOptions, Event, FinishReason, GenerateRequest, MergeCap, ModelSource,
+    RequestError, Score, ScoreRequest, Timings,
 };
 use pocket_actors::{Engine, EngineError, EngineHandle, LoadProgress, RequestStream};
 use pocket_config::FlagSet;
+use pocket_device::KvDtype;
 use tokio::sync::mpsc::unbounded_channel;
 
 /// A test that runs on a runtime of its own.
@@ -36,12 +37,18 @@ pub fn fixture(name: &str) -> PathBuf {
 pub fn options(fixture_name: &str, world: usize) -> EngineOptions {
     EngineOptions {
         model: ModelSource::Directory(fixture(fixture_name)),
+        model_name: fixture_name.to_string(),
         rank_program: std::env::current_exe().unwrap(),
         rank_environment: vec![],
         world,
         threads_per_rank: 1,
         max_model_len: 512,
         max_num_batched_tokens: 512,
+        max_num_seqs: 4,
+        kv_blocks: 32,
+        kv_dtype: KvDtype::Float32,
+        merge: MergeCap::Auto,
+        request_timeout: None,
         flags: FlagSet::default(),
         // Far above what a loaded machine needs; tests of stalls set their own.
         stall_timeout: Duration::from_secs(120),
@@ -79,12 +86,9 @@ pub async fn shutdown(engine: Engine) {
 
 pub fn greedy(id: &str, prompt: &[u32], max_tokens: usize) -> GenerateRequest {
     GenerateRequest {
-        id: id.to_string(),
-        prompt: prompt.to_vec(),
-        sampling: SamplingParams::greedy(),
         max_tokens: Some(max_tokens),
-        stop: vec![],
         ignore_eos: true,
+        ..GenerateRequest::greedy(id, prompt.to_vec())
     }
 }
 
@@ -100,15 +104,20 @@ pub struct Answer {
 
 /// Everything a stream says.
 pub async fn collect(mut stream: RequestStream) -> Result<Answer, RequestError> {
-    let (mut ids, mut shown) = (vec![], String::new());
+    let (mut ids, mut shown, mut ended) = (vec![], String::new(), None);
     while let Some(event) = stream.next().await {
         match event {
-            Event::Token { id, text } => {
+            Event::Prompt { .. } => {}
+            Event::Token { id, text, .. } => {
                 ids.push(id);
                 shown += &text;
             }
-            Event::Finished { reason, text, timings, counters } => {
+            Event::Ended { reason, text, .. } => {
                 shown += &text;
+                ended = Some(reason);
+            }
+            Event::Finished { timings, counters } => {
+                let reason = ended.unwrap();
                 assert!(stream.next().await.is_none(), "nothing follows the end");
                 return Ok(Answer { ids, text: shown, reason, timings, counters });
             }

@@ -9,13 +9,7 @@ async fn a_row_that_is_no_number_fails_its_request_and_frees_its_slot_h19() {
     let plan = rig.step().await;
     for rank in 0..WORLD {
         let bad = ShardStats { max: f32::NAN, ..stats(rank, 1) };
-        let report = StepReport {
-            step: plan.step.number,
-            rows: vec![Some(bad)],
-            counters: Counters::default(),
-            elapsed_us: 1,
-        };
-        rig.tell(rank, News::Done(report)).await;
+        rig.tell(rank, News::Done(done(&plan, vec![Some(bad)]))).await;
     }
     let Event::Failed(error) = events.recv().await.unwrap() else { panic!() };
     assert_eq!(
@@ -134,7 +128,7 @@ async fn stopping_lets_live_requests_finish_and_refuses_new_ones() {
     rig.report(&plan, 4).await;
     let (ids, last) = drain(&mut events).await;
     assert_eq!(ids, [3, 4]);
-    assert!(matches!(last, Event::Finished { reason: FinishReason::Length, .. }));
+    assert!(matches!(last, Event::Ended { reason: FinishReason::Length, .. }));
     rig.over.await.unwrap().unwrap();
 }
 
@@ -145,7 +139,7 @@ async fn requests_that_outlive_the_limit_are_cancelled() {
     rig.step().await;
     rig.coordinator.send(Stop(Duration::from_millis(10))).await.unwrap();
     let (_, last) = drain(&mut events).await;
-    assert!(matches!(last, Event::Finished { reason: FinishReason::Cancelled, .. }));
+    assert!(matches!(last, Event::Ended { reason: FinishReason::Cancelled, .. }));
     rig.over.await.unwrap().unwrap();
 }
 
@@ -157,7 +151,13 @@ async fn a_report_of_another_step_is_a_failure_and_news_of_another_epoch_is_none
     let ended = || News::Ended { how: "exited with code 1".to_string(), clean: false };
     rig.coordinator.send(LinkEvent { rank: 1, epoch: 0, news: ended() }).await.unwrap();
     assert_eq!(rig.status().await.state, EngineState::Ready);
-    let report = StepReport { step: 9, rows: vec![], counters: Counters::default(), elapsed_us: 1 };
+    let report = StepReport {
+        step: 9,
+        rows: vec![],
+        counters: Counters::default(),
+        work: WorkDone::default(),
+        elapsed_us: 1,
+    };
     rig.tell(1, News::Done(report)).await;
     let EngineState::Failed(reason) = rig.status().await.state else { panic!() };
     assert_eq!(reason, "rank 1 reported step 9 with 0 outputs; step 1 with 1 was ordered");

@@ -2,6 +2,7 @@
 //! lasts as long as the test needs; segment, sampling thread and model facts are the real ones. (Real
 //! ranks are in `tests/processes.rs`.)
 
+mod answers;
 mod ending;
 mod serving;
 
@@ -9,12 +10,14 @@ use std::path::PathBuf;
 
 use pocket_collectives::{Counters, RankPort};
 use pocket_config::FlagSet;
+use pocket_device::{KvDtype, WorkDone};
 use pocket_model::sampler::{Sampler, SamplingParams};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::*;
 use crate::api::{
-    EngineStatus, Event, FinishReason, GenerateRequest, ModelSource, RequestError, ScoreRequest,
+    EngineCounters, EngineStatus, Event, FinishReason, GenerateRequest, MergeCap, ModelSource,
+    RequestError, ScoreRequest, Timings,
 };
 use crate::messages::{ShardStats, StepPlan, StepReport};
 use crate::rank_link::{News, Stall};
@@ -55,6 +58,7 @@ impl Handler<LinkCommand> for FakeLink {
 struct Rig {
     coordinator: Addr<Coordinator>,
     commands: UnboundedReceiver<(usize, LinkCommand)>,
+    metrics: Arc<Metrics>,
     ports: Vec<RankPort>,
     ready: oneshot::Receiver<Result<(), EngineError>>,
     failed: watch::Receiver<Option<String>>,
@@ -73,7 +77,13 @@ fn options() -> EngineOptions {
         world: WORLD,
         threads_per_rank: 1,
         max_model_len: 256,
+        model_name: "tiny".to_string(),
         max_num_batched_tokens: 64,
+        max_num_seqs: 1,
+        kv_blocks: 4,
+        kv_dtype: KvDtype::Float32,
+        merge: MergeCap::Auto,
+        request_timeout: None,
         flags: FlagSet::default(),
         stall_timeout: Duration::from_secs(600),
         load_timeout: Duration::from_secs(600),
@@ -91,7 +101,10 @@ async fn starting(options: EngineOptions) -> Rig {
     let (load, loads) = unbounded_channel();
     let world = options.world;
     let arbiter = Arbiter::current();
+    let metrics = Metrics::new(&options.model_name, world, &options.flags).unwrap();
+    let metrics = Arc::new(metrics);
     let setup = Setup {
+        metrics: Arc::clone(&metrics),
         facts: Arc::new(Facts::gather(&options).unwrap()),
         options,
         run_id: uuid::Uuid::new_v4().simple().to_string(),
@@ -126,6 +139,7 @@ async fn starting(options: EngineOptions) -> Rig {
     Rig {
         coordinator,
         commands,
+        metrics,
         ports,
         ready: is_ready,
         failed: is_failed,
@@ -188,13 +202,14 @@ impl Rig {
             self.counters[rank].bytes += 100;
             let rows = vec![Some(stats(rank, token)); plan.step.outputs.len()];
             let counters = self.counters[rank];
-            let report = StepReport { step: plan.step.number, rows, counters, elapsed_us: 1 };
+            let report = StepReport { counters, ..done(plan, rows) };
             self.tell(rank, News::Done(report)).await;
         }
     }
 
     async fn submit(&self, request: GenerateRequest) -> Result<asks::Submitted, RequestError> {
-        self.coordinator.send(Submit(request)).await.unwrap()
+        let mut submitted = self.coordinator.send(Submit(vec![request])).await.unwrap()?;
+        Ok(submitted.pop().unwrap())
     }
 
     async fn stop(self) {
@@ -204,17 +219,21 @@ impl Rig {
 }
 
 fn request(id: &str, prompt: usize, max_tokens: usize) -> GenerateRequest {
-    GenerateRequest {
-        id: id.to_string(),
-        prompt: vec![5; prompt],
-        sampling: SamplingParams::greedy(),
-        max_tokens: Some(max_tokens),
-        stop: vec![],
-        ignore_eos: false,
+    GenerateRequest { max_tokens: Some(max_tokens), ..GenerateRequest::greedy(id, vec![5; prompt]) }
+}
+
+/// A report of a step that did nothing but these rows.
+fn done(plan: &StepPlan, rows: Vec<Option<ShardStats>>) -> StepReport {
+    StepReport {
+        step: plan.step.number,
+        rows,
+        counters: Counters::default(),
+        work: WorkDone::default(),
+        elapsed_us: 1,
     }
 }
 
-/// Token ids, and the last event.
+/// Token ids of the only answer, and how it ended: with `Ended`, or with the whole request.
 async fn drain(events: &mut UnboundedReceiver<Event>) -> (Vec<u32>, Event) {
     let mut ids = vec![];
     loop {
@@ -222,5 +241,13 @@ async fn drain(events: &mut UnboundedReceiver<Event>) -> (Vec<u32>, Event) {
             Event::Token { id, .. } => ids.push(id),
             last => return (ids, last),
         }
+    }
+}
+
+/// The end of a request.
+async fn finished(events: &mut UnboundedReceiver<Event>) -> (Timings, EngineCounters) {
+    match events.recv().await.unwrap() {
+        Event::Finished { timings, counters } => (timings, counters),
+        other => panic!("{other:?}"),
     }
 }

@@ -16,8 +16,8 @@ async fn a_request_is_prefilled_in_pieces_decoded_and_accounted_for() {
     assert_eq!(rows, [(1, 64, true), (2, 6, true), (3, 1, false), (4, 1, false)]);
     let (ids, last) = drain(&mut events).await;
     assert_eq!(ids, [400, 7, 319]);
-    let Event::Finished { reason, timings, counters, .. } = last else { panic!("{last:?}") };
-    assert_eq!(reason, FinishReason::Length);
+    assert!(matches!(last, Event::Ended { reason: FinishReason::Length, .. }), "{last:?}");
+    let (timings, counters) = finished(&mut events).await;
     assert_eq!(
         (timings.prefill_calls, timings.prompt_tokens, timings.completion_tokens),
         (2, 70, 3)
@@ -31,7 +31,8 @@ async fn a_request_is_prefilled_in_pieces_decoded_and_accounted_for() {
     rig.report(&plan, 634).await;
     let (ids, last) = drain(&mut events).await;
     assert_eq!(ids, [634], "the end-of-sequence token is told");
-    let Event::Finished { reason: FinishReason::Stop, text, counters, .. } = last else { panic!() };
+    let Event::Ended { reason: FinishReason::Stop, text, .. } = last else { panic!("{last:?}") };
+    let (_, counters) = finished(&mut events).await;
     assert_eq!((text.as_str(), counters.forward_passes, counters.ranks[1].run), ("", 1, 17));
     assert_eq!(rig.status().await.forward_passes, 5);
     rig.stop().await;
@@ -51,11 +52,11 @@ async fn status_and_cancel_are_answered_in_the_middle_of_a_step() {
         ["busy"; 2]
     );
     assert_eq!(status.ranks[1].pid, 101);
-    assert!(rig.coordinator.send(Cancel("a".to_string())).await.unwrap());
+    assert_eq!(rig.coordinator.send(Cancel("a".to_string())).await.unwrap(), 1);
     let (ids, last) = drain(&mut events).await;
     assert!(ids.is_empty());
-    assert!(matches!(last, Event::Finished { reason: FinishReason::Cancelled, .. }));
-    assert!(!rig.coordinator.send(Cancel("a".to_string())).await.unwrap(), "it has ended");
+    assert!(matches!(last, Event::Ended { reason: FinishReason::Cancelled, .. }));
+    assert_eq!(rig.coordinator.send(Cancel("a".to_string())).await.unwrap(), 0, "it has ended");
     assert_eq!(rig.status().await.running, 1, "the step still writes to its memory");
 
     rig.report(&plan, 3).await;
@@ -117,13 +118,7 @@ async fn scores_are_put_together_from_all_ranks() {
             let pocket_model::forward::Want::Target(id) = output.want else { panic!() };
             Some(stats(rank, id))
         });
-        let report = StepReport {
-            step: plan.step.number,
-            rows: rows.collect(),
-            counters: Counters::default(),
-            elapsed_us: 1,
-        };
-        rig.tell(rank, News::Done(report)).await;
+        rig.tell(rank, News::Done(done(&plan, rows.collect()))).await;
     }
     let plan = rig.step().await;
     rig.report(&plan, 585).await;
@@ -159,13 +154,8 @@ async fn sampled_rows_come_through_the_segment() {
         for (rank, port) in rig.ports.iter_mut().enumerate() {
             let half = VOCAB / WORLD;
             port.logits.send(&logits[rank * half..(rank + 1) * half]).unwrap();
-            let counters = Counters::default();
-            let report =
-                StepReport { step: plan.step.number, rows: vec![None], counters, elapsed_us: 1 };
-            rig.coordinator
-                .send(LinkEvent { rank, epoch: 1, news: News::Done(report) })
-                .await
-                .unwrap();
+            let news = News::Done(done(&plan, vec![None]));
+            rig.coordinator.send(LinkEvent { rank, epoch: 1, news }).await.unwrap();
         }
     }
     assert_eq!(drain(&mut events).await.0, expected);

@@ -18,6 +18,11 @@ impl Pool {
         self.free.len()
     }
 
+    /// How many there are.
+    pub fn total(&self) -> usize {
+        self.size
+    }
+
     /// Takes one.
     pub fn take(&mut self) -> Option<u32> {
         self.free.pop()
