@@ -4,28 +4,35 @@
 //! the small files of the checkpoint and the headers of its weights have been looked at when
 //! [`prepare`] returns.
 
+mod descriptors;
 mod layout;
+mod sizes;
 mod source;
 
 use std::io::Write;
 
-use pocket_actors::api::{EngineOptions, ModelSource};
+use pocket_actors::api::{EngineOptions, MergeCap, ModelSource};
 use pocket_actors::{Engine, EngineError, EngineHandle};
 use pocket_collectives::SegmentSpec;
-use pocket_config::{DeviceKind, LogFormat, Settings};
+use pocket_config::{DeviceKind, LogFormat, MergedRows, Settings};
+use pocket_device::KV_BLOCK_TOKENS;
 use pocket_model::chat::{
     CHAT_TEMPLATE_FILE, ChatTemplate, LEGACY_CHAT_TEMPLATE_FILE, TemplateFiles,
 };
 use pocket_model::checkpoint::Checkpoint;
-use pocket_model::memory::{Bytes, HostMemory, MemoryPlan};
+use pocket_model::memory::{Bytes, HostMemory, MemoryPlan, Sizing};
 use pocket_model::tokenizer::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, Tokenizer};
 use pocket_model::{GenerationConfig, ModelConfig};
+use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::commands::{output, rank};
 use crate::failure::bad_input;
 use crate::progress;
 
+use sizes::{Wish, Wishes};
+
+pub use descriptors::{connections, raise as raise_descriptor_limit};
 pub use source::{Source, find};
 
 /// A model that is ready to be loaded.
@@ -41,12 +48,29 @@ pub struct Boot {
     pub options: EngineOptions,
     /// What it takes of the machine's memory.
     pub plan: MemoryPlan,
+    /// Why it cannot be had as it was asked for.
+    refusal: Option<anyhow::Error>,
     /// Its files.
     checkpoint: Checkpoint,
 }
 
-/// Finds the model (on the hub if need be), opens it and decides how it is split.
+/// Finds the model (on the hub if need be), opens it and decides how it is split, for one sequence at
+/// a time.
 pub fn prepare(settings: &Settings) -> anyhow::Result<Boot> {
+    raise_descriptor_limit()?;
+    prepare_for(settings, Wish { value: 1, asked: true })
+}
+
+/// The same for as many sequences as the settings say.
+pub fn prepare_to_serve(settings: &Settings) -> anyhow::Result<Boot> {
+    let sequences = match settings.max_num_seqs {
+        Some(sequences) => Wish { value: sequences.get(), asked: true },
+        None => Wish { value: sizes::DEFAULT_SEQUENCES, asked: false },
+    };
+    prepare_for(settings, sequences)
+}
+
+fn prepare_for(settings: &Settings, sequences: Wish) -> anyhow::Result<Boot> {
     if settings.device == DeviceKind::Ascend {
         return Err(bad_input(
             "--device ascend: this version is built without Ascend support; use --device cpu",
@@ -60,35 +84,63 @@ pub fn prepare(settings: &Settings) -> anyhow::Result<Boot> {
     };
     let cores = std::thread::available_parallelism()?.get();
     let layout = layout::choose(settings, checkpoint.config(), cores)?;
+    let sizing = Sizing {
+        config: checkpoint.config(),
+        world: layout.world,
+        packed_bytes: pocket_device::cpu::packed_bytes,
+        shared_segment: segment(layout.world).bytes(),
+        available: HostMemory::read()?,
+    };
+    let wishes = Wishes {
+        context: layout.max_model_len,
+        sequences,
+        prompt_rows: settings.max_num_batched_tokens.get(),
+        budget: sizes::budget(settings),
+        kv_dtype: sizes::kv_dtype(settings),
+    };
+    let sizes = sizes::choose(&sizing, &wishes)?;
+    let name = settings.served_model_name.clone().unwrap_or(name);
     let options = EngineOptions {
         model,
+        model_name: name.clone(),
         rank_program: std::env::current_exe()?,
         rank_environment: logging_variables(settings),
         world: layout.world,
         threads_per_rank: layout.threads_per_rank,
-        max_model_len: layout.max_model_len,
-        max_num_batched_tokens: settings.max_num_batched_tokens.get(),
+        max_model_len: sizes.limits.max_model_len,
+        max_num_batched_tokens: wishes.prompt_rows,
+        max_num_seqs: sizes.limits.slots,
+        kv_blocks: sizes.limits.kv_blocks,
+        kv_dtype: sizes.limits.kv_dtype,
+        merge: match settings.max_merged_rows {
+            MergedRows::Auto => MergeCap::Auto,
+            MergedRows::AtMost(rows) => MergeCap::Rows(rows),
+        },
+        request_timeout: settings.request_timeout.map(|limit| limit.duration()),
         flags: settings.flags.clone(),
         stall_timeout: settings.stall_timeout.duration(),
         load_timeout: settings.load_timeout.duration(),
         max_queue: settings.max_queue.get(),
     };
-    let plan = MemoryPlan::new(
-        checkpoint.config(),
-        options.world,
-        options.limits(),
-        pocket_device::cpu::packed_bytes,
-        segment(options.world).bytes(),
-        HostMemory::read()?,
-    )?;
+    let plan = sizing.plan(options.limits())?;
     Ok(Boot {
-        name: settings.served_model_name.clone().unwrap_or(name),
+        name,
         config: checkpoint.config().clone(),
         generation: checkpoint.generation().clone(),
         options,
         plan,
+        refusal: sizes.refusal,
         checkpoint,
     })
+}
+
+/// A memory plan as programs read it.
+#[derive(Serialize)]
+struct DryRun<'a> {
+    #[serde(flatten)]
+    plan: &'a MemoryPlan,
+    /// Tokens the KV cache has room for.
+    kv_tokens: usize,
 }
 
 /// Ranks log to the same place as this process; let them do it in the same way, whatever source the
@@ -139,7 +191,7 @@ impl Boot {
 
     /// Says what is about to be started and how, every flag that is not at its default among it, then
     /// what memory it takes; refuses what does not fit.
-    pub fn announce(&self) -> anyhow::Result<()> {
+    pub fn announce(&mut self) -> anyhow::Result<()> {
         let options = &self.options;
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
@@ -149,30 +201,13 @@ impl Boot {
             threads_per_rank = options.threads_per_rank,
             device = "cpu",
             max_model_len = options.max_model_len,
+            max_num_seqs = options.max_num_seqs,
             max_num_batched_tokens = options.max_num_batched_tokens,
             flags = ?options.flags.non_default(),
             "starting"
         );
-        self.warn_of_unused_defaults();
         self.log_plan();
         self.check_plan()
-    }
-
-    /// A checkpoint's own defaults that this version does not apply would otherwise be lost silently.
-    fn warn_of_unused_defaults(&self) {
-        let defaults = [
-            ("min_p", self.generation.min_p, 0.0),
-            ("repetition_penalty", self.generation.repetition_penalty, 1.0),
-        ];
-        for (parameter, value, inert) in defaults {
-            if let Some(value) = value.filter(|value| *value != inert) {
-                tracing::warn!(
-                    parameter,
-                    value,
-                    "not applied: a default of generation_config.json"
-                );
-            }
-        }
     }
 
     fn log_plan(&self) {
@@ -189,6 +224,10 @@ impl Boot {
             );
         }
         tracing::info!(
+            sequences = plan.limits.slots,
+            kv_blocks = plan.limits.kv_blocks,
+            kv_tokens = self.kv_tokens(),
+            kv_dtype = %plan.limits.kv_dtype,
             shared_segment = %Bytes(plan.shared_segment),
             total = %Bytes(plan.total),
             available = %Bytes(plan.available.bytes),
@@ -198,19 +237,32 @@ impl Boot {
     }
 
     /// Prints the memory plan on standard output; an error if it does not fit.
-    pub fn print_plan(&self, json: bool) -> anyhow::Result<()> {
+    pub fn print_plan(&mut self, json: bool) -> anyhow::Result<()> {
+        let kv_tokens = self.kv_tokens();
         if json {
-            output::print_json(&self.plan)?;
+            output::print_json(&DryRun { plan: &self.plan, kv_tokens })?;
         } else {
             let mut out = output::stdout();
             writeln!(out, "{}", self.plan)?;
+            writeln!(
+                out,
+                "KV cache: {kv_tokens} tokens of all sequences together, in blocks of {KV_BLOCK_TOKENS}"
+            )?;
             out.flush()?;
         }
         self.check_plan()
     }
 
+    /// Tokens the KV cache has room for.
+    pub fn kv_tokens(&self) -> usize {
+        self.options.kv_blocks.saturating_mul(KV_BLOCK_TOKENS)
+    }
+
     /// Memory, and the part of it that has to be had as shared memory.
-    fn check_plan(&self) -> anyhow::Result<()> {
+    fn check_plan(&mut self) -> anyhow::Result<()> {
+        if let Some(refusal) = self.refusal.take() {
+            return Err(refusal);
+        }
         self.plan.check()?;
         Ok(segment(self.options.world).check_room()?)
     }

@@ -3,6 +3,7 @@
 use pocket_config::{FlagSet, Settings};
 use pocket_model::{ModelConfig, Shard};
 
+use super::sizes::Wish;
 use crate::failure::bad_input;
 
 /// Ranks, threads and lengths of an engine.
@@ -12,8 +13,8 @@ pub struct Layout {
     pub world: usize,
     /// Compute threads of each.
     pub threads_per_rank: usize,
-    /// Positions of a sequence.
-    pub max_model_len: usize,
+    /// Positions of a sequence, as far as the model goes.
+    pub max_model_len: Wish,
 }
 
 /// Numbers of ranks tried when none is asked for, best first.
@@ -45,11 +46,11 @@ fn world(settings: &Settings, model: &ModelConfig, cores: usize) -> anyhow::Resu
     Ok(WORLDS.iter().find(fits).copied().unwrap_or(1))
 }
 
-fn context(settings: &Settings, model: &ModelConfig) -> anyhow::Result<usize> {
+fn context(settings: &Settings, model: &ModelConfig) -> anyhow::Result<Wish> {
     let most = model.max_position_embeddings;
     match settings.max_model_len {
-        None => Ok(most.min(DEFAULT_CONTEXT)),
-        Some(asked) if asked.get() <= most => Ok(asked.get()),
+        None => Ok(Wish { value: most.min(DEFAULT_CONTEXT), asked: false }),
+        Some(asked) if asked.get() <= most => Ok(Wish { value: asked.get(), asked: true }),
         Some(asked) => Err(bad_input(format!(
             "--max-model-len {}: the model was trained for {most} positions \
              (max_position_embeddings)",
@@ -135,12 +136,13 @@ mod tests {
     fn the_context_is_the_models_at_most() {
         let model = ModelConfig { max_position_embeddings: 262_144, ..model() };
         let context = |toml| choose(&settings(toml), &model, 1).map(|layout| layout.max_model_len);
-        assert_eq!(context("").unwrap(), 32_768);
-        assert_eq!(context("max_model_len = 262144").unwrap(), 262_144);
+        assert_eq!(context("").unwrap(), Wish { value: 32_768, asked: false });
+        let asked = Wish { value: 262_144, asked: true };
+        assert_eq!(context("max_model_len = 262144").unwrap(), asked);
         let message = context("max_model_len = 262145").unwrap_err().to_string();
         assert!(message.contains("262145") && message.contains("262144"), "{message}");
         let small = ModelConfig { max_position_embeddings: 2048, ..model.clone() };
-        assert_eq!(choose(&Settings::default(), &small, 1).unwrap().max_model_len, 2048);
+        assert_eq!(choose(&Settings::default(), &small, 1).unwrap().max_model_len.value, 2048);
     }
 
     #[test]

@@ -29,9 +29,13 @@ impl Scope for ServeScope {
 #[derive(Debug)]
 pub struct OneShotScope;
 
+/// Settings of the engine that only several requests make sense of.
+const SEVERAL_REQUESTS: [&str; 4] =
+    ["max_num_seqs", "max_merged_rows", "max_queue", "request_timeout"];
+
 impl Scope for OneShotScope {
     fn includes(setting: &Setting) -> bool {
-        setting.group != Group::Server && setting.key != "max_queue"
+        setting.group != Group::Server && !SEVERAL_REQUESTS.contains(&setting.key)
     }
 }
 

@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(skip["value"], true);
         assert_eq!(skip["outputs_correct"], false);
         assert_eq!(skip["runtime"], true);
-        let delay = &json[3];
+        let delay = &json[4];
         assert_eq!(
             (delay["name"].as_str(), delay["value"].as_u64()),
             (Some("POCKET_CALL_DELAY_US"), Some(0))

@@ -29,7 +29,7 @@ struct Scored {
 
 /// Starts an engine, scores, and prints.
 pub fn run(settings: &Settings, args: ScoreArgs) -> anyhow::Result<()> {
-    let boot = boot::prepare(settings)?;
+    let mut boot = boot::prepare(settings)?;
     let ids = match (&args.prompt.ids, &args.prompt.text) {
         (Some(ids), _) => ids.0.clone(),
         (None, Some(text)) => prompt::of_text(&boot, text)?,

@@ -7,6 +7,7 @@
 //! moment, and the process ends with code 1 for its supervisor to see.
 
 use std::io;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -37,15 +38,17 @@ const LAST_BYTES: Duration = Duration::from_secs(2);
 /// Serves until a signal or a failure; with `--dry-run` prints the memory plan instead.
 pub fn run(settings: &Settings, args: &ServeArgs) -> anyhow::Result<()> {
     if args.dry_run {
-        return boot::prepare(settings)?.print_plan(args.json);
+        return boot::prepare_to_serve(settings)?.print_plan(args.json);
     }
-    System::new().block_on(serve(settings))
+    // Before the runtime, which would panic for want of descriptors.
+    let connections = boot::connections(boot::raise_descriptor_limit()?);
+    System::new().block_on(serve(settings, connections))
 }
 
-async fn serve(settings: &Settings) -> anyhow::Result<()> {
+async fn serve(settings: &Settings, connections: usize) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
     let app = Data::new(App::new(settings.max_request_bytes.get()));
-    let (server, mut listening) = open_port(settings, &app)?;
+    let (server, mut listening) = open_port(settings, connections, &app)?;
     let started = tokio::select! {
         started = start(settings, &app) => started,
         signal = signals.next() => {
@@ -81,19 +84,21 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
 /// Takes the address and answers on it from now on, until the server is stopped or its task ends.
 fn open_port(
     settings: &Settings,
+    connections: usize,
     app: &Data<App>,
 ) -> anyhow::Result<(ServerHandle, JoinHandle<io::Result<()>>)> {
     let (host, port) = (settings.host.as_str(), settings.port);
-    let (server, address) = http::listen(host, port, app.clone()).map_err(|error| {
-        let fix = match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                "; stop what listens there or choose another --port (0 takes a free one)"
-            }
-            io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges",
-            _ => "; --host must be an address of this machine",
-        };
-        bad_input(format!("cannot listen on {host}:{port}: {error}{fix}"))
-    })?;
+    let (server, address) =
+        http::listen(host, port, connections, app.clone()).map_err(|error| {
+            let fix = match error.kind() {
+                io::ErrorKind::AddrInUse => {
+                    "; stop what listens there or choose another --port (0 takes a free one)"
+                }
+                io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges",
+                _ => "; --host must be an address of this machine",
+            };
+            bad_input(format!("cannot listen on {host}:{port}: {error}{fix}"))
+        })?;
     let handle = server.handle();
     let task = rt::spawn(server);
     // Scripts wait for this line and read the address from it.
@@ -103,8 +108,8 @@ fn open_port(
 
 /// Finds, checks and loads the model; requests are served when this returns.
 async fn start(settings: &Settings, app: &Data<App>) -> anyhow::Result<Engine> {
-    let (boot, model) = prepare(settings).await?;
-    announce(settings, &boot)?;
+    let (mut boot, model) = prepare(settings).await?;
+    announce(settings, &mut boot)?;
     let flags = boot.options.flags.clone();
     let engine =
         boot.start(|engine| app.set_loading(engine), |share| app.set_loaded(share)).await?;
@@ -121,7 +126,7 @@ async fn prepare(settings: &Settings) -> anyhow::Result<(Boot, ServedModel)> {
     let (sender, receiver) = oneshot::channel();
     let settings = settings.clone();
     thread::Builder::new().name("boot".into()).spawn(move || {
-        let prepared = boot::prepare(&settings).and_then(|boot| {
+        let prepared = boot::prepare_to_serve(&settings).and_then(|boot| {
             let model = served_model(&boot)?;
             Ok((boot, model))
         });
@@ -132,11 +137,17 @@ async fn prepare(settings: &Settings) -> anyhow::Result<(Boot, ServedModel)> {
 }
 
 /// Says what is about to be served and within which limits, and what is not at its default.
-fn announce(settings: &Settings, boot: &Boot) -> anyhow::Result<()> {
+fn announce(settings: &Settings, boot: &mut Boot) -> anyhow::Result<()> {
     boot.announce()?;
     let options = &boot.options;
     tracing::info!(
+        max_num_seqs = options.max_num_seqs,
+        kv_blocks = options.kv_blocks,
+        kv_tokens = boot.kv_tokens(),
+        kv_dtype = %options.kv_dtype,
+        max_merged_rows = settings.max_merged_rows.to_string(),
         max_queue = options.max_queue,
+        request_timeout_s = options.request_timeout.map(|limit| limit.as_secs_f64()),
         max_request_bytes = settings.max_request_bytes.get(),
         stall_timeout_s = options.stall_timeout.as_secs_f64(),
         load_timeout_s = options.load_timeout.as_secs_f64(),
@@ -157,7 +168,7 @@ fn served_model(boot: &Boot) -> anyhow::Result<ServedModel> {
         context: boot.options.max_model_len,
         vocab_size: boot.config.vocab_size,
         defaults: SamplingDefaults::of(&boot.generation),
-        text: TextSide { tokenizer: boot.tokenizer()?, template: boot.chat_template()? },
+        text: TextSide { tokenizer: Arc::new(boot.tokenizer()?), template: boot.chat_template()? },
     })
 }
 

@@ -14,7 +14,6 @@ use pocket_actors::api::{Event, GenerateRequest, Timings};
 use pocket_config::Settings;
 use pocket_device::cpu::{limits, packed_bytes};
 use pocket_model::forward::matrices;
-use pocket_model::sampler::SamplingParams;
 use pocket_model::{ModelConfig, Shard};
 use serde::Serialize;
 
@@ -136,7 +135,7 @@ impl fmt::Display for Roofline {
 
 /// Measures limits, engine and limits again, prints the shares, and judges them.
 pub fn run(settings: &Settings, args: &RooflineArgs) -> anyhow::Result<()> {
-    let boot = boot::prepare(settings)?;
+    let mut boot = boot::prepare(settings)?;
     let options = &boot.options;
     if args.prompt_tokens.max(DECODE_PROMPT) + args.decode_tokens > options.max_model_len {
         return Err(bad_input(format!(
@@ -232,17 +231,14 @@ fn prompt(tokens: usize, vocabulary: usize, round: usize) -> Vec<u32> {
 
 async fn ask(engine: &EngineHandle, prompt: Vec<u32>, tokens: usize) -> anyhow::Result<Timings> {
     let request = GenerateRequest {
-        id: "roofline".to_owned(),
-        prompt,
-        sampling: SamplingParams::greedy(),
         max_tokens: Some(tokens),
-        stop: Vec::new(),
         ignore_eos: true,
+        ..GenerateRequest::greedy("roofline", prompt)
     };
     let mut events = engine.submit(request).await?;
     while let Some(event) = events.next().await {
         match event {
-            Event::Token { .. } => {}
+            Event::Prompt { .. } | Event::Token { .. } | Event::Ended { .. } => {}
             Event::Finished { timings, .. } => return Ok(timings),
             Event::Failed(error) => return Err(error.into()),
         }
