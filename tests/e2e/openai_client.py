@@ -113,7 +113,7 @@ def refusals(client, model):
 
     refused(openai.NotFoundError, "model", model="gpt-9")
     refused(openai.BadRequestError, "temperature", temperature=3)
-    refused(openai.BadRequestError, "n", n=2)
+    refused(openai.BadRequestError, "n", n=17)
     refused(openai.BadRequestError, "n", n=0, stream=True)
     refused(openai.BadRequestError, "messages", messages=[])
     refused(openai.BadRequestError, "max_tokens", max_tokens=10**6)

@@ -96,6 +96,21 @@ pub struct GenerateArgs {
     /// Choose among this many of the likeliest tokens; 0 is all [default: the checkpoint's]
     #[arg(long, value_name = "K", allow_hyphen_values = true)]
     pub top_k: Option<usize>,
+    /// Choose among tokens with at least this share of the likeliest one's probability [default: the
+    /// checkpoint's]
+    #[arg(long, value_name = "P", allow_hyphen_values = true)]
+    pub min_p: Option<f32>,
+    /// Divide the likelihood of tokens of prompt and answer by this; 1 is off [default: the
+    /// checkpoint's]
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
+    pub repetition_penalty: Option<f32>,
+    /// Take this off the logits of tokens the answer has, -2 to 2 [default: 0]
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
+    pub presence_penalty: Option<f32>,
+    /// Take this off the logits of the answer's tokens for each time they are in it, -2 to 2 [default:
+    /// 0]
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
+    pub frequency_penalty: Option<f32>,
     /// Make the choices repeatable
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub seed: Option<u64>,
@@ -268,6 +283,8 @@ mod tests {
             ["generate", "x", "--stop="],
             ["generate", "x", "--seed=1.5"],
             ["generate", "x", "--top-k=-3"],
+            ["generate", "x", "--min-p=little"],
+            ["generate", "x", "--repetition-penalty=no"],
             ["score", "x", "--chunk=0"],
             ["score", "x", "--chunk=63"],
         ] {
@@ -275,6 +292,14 @@ mod tests {
             assert!(error.starts_with("invalid value"), "{error}");
             assert_eq!(error.lines().count(), 1);
         }
+    }
+
+    #[test]
+    fn penalties_may_be_negative() {
+        let args = generate(&["x", "--presence-penalty", "-0.5", "--frequency-penalty=-2"]);
+        assert_eq!((args.presence_penalty, args.frequency_penalty), (Some(-0.5), Some(-2.0)));
+        let args = generate(&["x", "--min-p", "0.1", "--repetition-penalty", "1.2"]);
+        assert_eq!((args.min_p, args.repetition_penalty), (Some(0.1), Some(1.2)));
     }
 
     #[test]

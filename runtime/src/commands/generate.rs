@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use anyhow::Context;
 use pocket_actors::EngineHandle;
 use pocket_actors::api::{EngineCounters, Event, FinishReason, GenerateRequest, Timings};
 use pocket_config::Settings;
@@ -33,7 +34,7 @@ struct Answer {
 
 /// Starts an engine, asks it, and prints the answer.
 pub fn run(settings: &Settings, args: GenerateArgs) -> anyhow::Result<()> {
-    let boot = boot::prepare(settings)?;
+    let mut boot = boot::prepare(settings)?;
     let request = request(&boot, &args)?;
     boot.announce()?;
     let answer = engine::with_engine(boot, async |engine: EngineHandle| {
@@ -89,12 +90,11 @@ fn request(boot: &Boot, args: &GenerateArgs) -> anyhow::Result<GenerateRequest> 
         None => DEFAULT_MAX_TOKENS.min(room),
     };
     Ok(GenerateRequest {
-        id: "generate".to_owned(),
-        prompt,
         sampling: sampling(&SamplingDefaults::of(&boot.generation), args)?,
         max_tokens: Some(max_tokens),
         stop: args.stop.clone(),
         ignore_eos: args.ignore_eos,
+        ..GenerateRequest::greedy("generate", prompt)
     })
 }
 
@@ -103,6 +103,10 @@ fn sampling(defaults: &SamplingDefaults, args: &GenerateArgs) -> anyhow::Result<
         temperature: args.temperature.unwrap_or(defaults.temperature),
         top_p: args.top_p.unwrap_or(defaults.top_p),
         top_k: args.top_k.unwrap_or(defaults.top_k),
+        min_p: args.min_p.unwrap_or(defaults.min_p),
+        repetition_penalty: args.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+        presence_penalty: args.presence_penalty.unwrap_or(0.0),
+        frequency_penalty: args.frequency_penalty.unwrap_or(0.0),
         seed: args.seed,
         ..SamplingParams::default()
     };
@@ -118,18 +122,23 @@ async fn answer(
 ) -> anyhow::Result<Answer> {
     let prompt_ids = request.prompt.clone();
     let mut events = engine.submit(request).await?;
-    let (mut ids, mut text) = (Vec::new(), String::new());
+    let (mut ids, mut text, mut finish_reason) = (Vec::new(), String::new(), None);
     while let Some(event) = events.next().await {
         match event {
-            Event::Token { id, text: piece } => {
+            // Nobody asked for it.
+            Event::Prompt { .. } => {}
+            Event::Token { id, text: piece, .. } => {
                 ids.push(id);
                 show(out, &piece)?;
                 text.push_str(&piece);
             }
-            Event::Finished { reason, text: rest, timings, counters } => {
+            Event::Ended { reason, text: rest, .. } => {
                 show(out, &rest)?;
                 text.push_str(&rest);
-                let finish_reason = reason;
+                finish_reason = Some(reason);
+            }
+            Event::Finished { timings, counters } => {
+                let finish_reason = finish_reason.context("the engine did not end the answer")?;
                 return Ok(Answer { prompt_ids, ids, text, finish_reason, timings, counters });
             }
             Event::Failed(error) => return Err(error.into()),

@@ -43,7 +43,7 @@ impl Body {
         debug_assert!(
             matches!(
                 fields::find(self.endpoint, name).map(|field| field.support),
-                Some(Support::Implemented)
+                Some(Support::Implemented(_))
             ),
             "{name} is read and the table does not say so"
         );
@@ -106,10 +106,7 @@ impl Body {
 /// What the table says to a field that was given.
 fn check(endpoint: Endpoint, name: &str, value: &Value) -> Result<(), ApiError> {
     let Some(field) = fields::find(endpoint, name) else {
-        let known = fields::FIELDS
-            .iter()
-            .filter(|field| field.endpoints.contains(&endpoint))
-            .map(|field| field.name);
+        let known = fields::of(endpoint).map(|field| field.name);
         let path = endpoint.path();
         let message = match fields::nearest(name, known) {
             Some(near) => format!("unknown parameter '{name}' of {path}; did you mean '{near}'?"),
@@ -118,7 +115,7 @@ fn check(endpoint: Endpoint, name: &str, value: &Value) -> Result<(), ApiError> 
         return Err(ApiError::field(name, message).with_code("unknown_parameter"));
     };
     match field.support {
-        Support::Implemented | Support::Inert => Ok(()),
+        Support::Implemented(_) | Support::Inert => Ok(()),
         Support::Only(allowed) if fields::accepts(allowed, value) => Ok(()),
         Support::Only(allowed) => {
             let instead = match allowed {
@@ -212,28 +209,27 @@ mod tests {
     #[test]
     fn unsupported_values_are_refused_and_defaults_are_not() {
         for (name, value) in [
-            ("n", json!(0)),
-            ("n", json!(3)),
-            ("frequency_penalty", json!(0.5)),
+            ("priority", json!(3)),
+            ("length_penalty", json!(0.5)),
             ("response_format", json!({"type": "json_object"})),
             ("tools", json!([{"type": "function"}])),
-            ("logprobs", json!(true)),
-            ("logit_bias", json!({"50256": -100})),
+            ("echo", json!(true)),
+            ("reasoning_effort", json!("low")),
         ] {
             let error = chat(json!({name: value})).unwrap_err();
             assert_eq!(error.to_json()["error"]["param"], name);
             assert_eq!(error.to_json()["error"]["code"], "unsupported_parameter");
         }
         assert_eq!(
-            chat(json!({"n": 0})).unwrap_err().to_string(),
-            "n (number of answers) is 0, which is not supported; leave it out or send 1"
+            chat(json!({"priority": 7})).unwrap_err().to_string(),
+            "priority (order in the queue) is 7, which is not supported; leave it out or send 0"
         );
         assert_eq!(
             chat(json!({"audio": {"voice": "x"}})).unwrap_err().to_string(),
             "audio (spoken output) is {\"voice\":\"x\"}, which is not supported; leave it out"
         );
         chat(json!({
-            "n": 1, "frequency_penalty": 0.0, "presence_penalty": 0, "logit_bias": {},
+            "length_penalty": 1.0, "priority": 0, "tool_choice": "auto", "echo": false,
             "response_format": {"type": "text"}, "tools": null, "audio": null,
             "user": "someone", "metadata": {"a": "b"}, "store": false,
         }))

@@ -1,44 +1,95 @@
-//! From the engine's events to what a client reads: one object, or server-sent events.
+//! From the steps of an answer to what a client reads: one object, or server-sent events.
 //!
-//! Both are folds over the same events, so the concatenated stream is the whole answer. A stream ends
-//! with `[DONE]` exactly when the answer is complete; a failure after the headers were sent is an
-//! error event and then the end.
+//! Both are made of the same [steps](super::answers), so the concatenated stream is the whole answer. A
+//! stream ends with `[DONE]` exactly when the answer is complete; a failure after the headers were sent
+//! is an error event and then the end.
 
-use pocket_actors::api::{Event, FinishReason, RequestError, Timings};
+use std::sync::Arc;
 
+use pocket_actors::api::{Event, FinishReason, RequestError};
+use pocket_model::tokenizer::Tokenizer;
+
+use super::answers::{Answers, Delta, Step, Totals};
+use super::entries::Entry;
 use super::error::ApiError;
-use super::reply::{ChunkUsage, Identity};
+use super::fields::Endpoint;
+use super::logprobs::Logprobs;
+use super::reply::{ChunkUsage, Identity, Shown};
+
+/// How log-probabilities are shown, where they are asked for.
+#[derive(Clone, Debug)]
+pub struct LogprobsForm {
+    /// Chat and completions have forms of their own.
+    pub endpoint: Endpoint,
+    /// Knows the tokens' bytes.
+    pub tokenizer: Arc<Tokenizer>,
+}
+
+impl LogprobsForm {
+    fn of(&self, entries: &[Entry]) -> Logprobs {
+        Logprobs::of(self.endpoint, entries, &self.tokenizer)
+    }
+}
 
 /// An answer as its pieces come in.
 #[derive(Debug)]
 pub struct Whole {
     identity: Identity,
-    text: String,
+    answers: Answers,
+    form: Option<LogprobsForm>,
+    choices: Vec<WholeChoice>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct WholeChoice {
+    shown: Delta,
+    reason: Option<FinishReason>,
 }
 
 impl Whole {
     /// An answer without text yet.
-    pub fn new(identity: Identity) -> Self {
-        Self { identity, text: String::new() }
+    pub fn new(identity: Identity, answers: Answers, form: Option<LogprobsForm>) -> Self {
+        let choices = vec![WholeChoice::default(); answers.len()];
+        Self { identity, answers, form, choices }
     }
 
-    /// Takes an event; the last one gives the object or the error.
-    pub fn take(&mut self, event: Event) -> Option<Result<String, ApiError>> {
-        match event {
-            Event::Token { text, .. } => {
-                self.text.push_str(&text);
-                None
+    /// Takes an event of the request for a prompt; the last one gives the object or the error.
+    pub fn take(&mut self, prompt: usize, event: Event) -> Option<Result<String, ApiError>> {
+        for step in self.answers.take(prompt, event) {
+            match step {
+                Step::Open { .. } => {}
+                Step::Text { index, delta } => {
+                    let shown = &mut self.choices[index].shown;
+                    shown.reasoning.push_str(&delta.reasoning);
+                    shown.content.push_str(&delta.content);
+                    shown.entries.extend(delta.entries);
+                }
+                Step::End { index, reason, entries } => {
+                    self.choices[index].shown.entries.extend(entries);
+                    self.choices[index].reason = Some(reason);
+                }
+                Step::Done(totals) => return Some(Ok(self.object(&totals))),
+                Step::Failed(error) => return Some(Err(error)),
             }
-            Event::Finished { reason, text, timings, .. } => {
-                self.text.push_str(&text);
-                log_finished(&self.identity, reason, &timings);
-                Some(match reason {
-                    FinishReason::Cancelled => Err(cancelled()),
-                    _ => Ok(self.identity.whole(&self.text, reason, &timings)),
-                })
-            }
-            Event::Failed(error) => Some(Err(failure(&self.identity, error))),
         }
+        None
+    }
+
+    fn object(&self, totals: &Totals) -> String {
+        let logprobs =
+            |choice: &WholeChoice| self.form.as_ref().map(|form| form.of(&choice.shown.entries));
+        let logprobs: Vec<_> = self.choices.iter().map(logprobs).collect();
+        let choices: Vec<_> = self
+            .choices
+            .iter()
+            .zip(&logprobs)
+            .map(|(WholeChoice { shown, reason }, logprobs)| {
+                let Delta { reasoning, content, .. } = shown;
+                let shown = Shown { reasoning, content, logprobs: logprobs.as_ref() };
+                (shown, reason.expect("the last step follows the end of every choice"))
+            })
+            .collect();
+        self.identity.whole(&choices, totals)
     }
 }
 
@@ -46,65 +97,91 @@ impl Whole {
 #[derive(Debug)]
 pub struct Chunks {
     identity: Identity,
+    answers: Answers,
+    form: Option<LogprobsForm>,
     usage: ChunkUsage,
-    opened: bool,
+    /// Choices that have not ended.
+    open: usize,
+    /// The end of the last choice, which waits for the timings that go with it.
+    last: Option<(usize, FinishReason, Option<Logprobs>)>,
     ended: bool,
 }
 
 impl Chunks {
     /// A stream nothing was sent on yet.
-    pub fn new(identity: Identity, include_usage: bool) -> Self {
+    pub fn new(
+        identity: Identity,
+        answers: Answers,
+        form: Option<LogprobsForm>,
+        include_usage: bool,
+    ) -> Self {
         let usage = if include_usage { ChunkUsage::AtTheEnd } else { ChunkUsage::Absent };
-        Self { identity, usage, opened: false, ended: false }
+        let open = answers.len();
+        Self { identity, answers, form, usage, open, last: None, ended: false }
     }
 
-    /// Whether the last event was taken.
+    /// Whether nothing follows.
     pub fn ended(&self) -> bool {
         self.ended
     }
 
-    /// The bytes an event becomes; none for a token that completed no text. The opening chunk waits
-    /// for the first token, so that a client's time to first chunk is its time to first token.
-    pub fn take(&mut self, event: Event) -> String {
+    /// The bytes an event of the request for a prompt becomes; none for a token that completed no text.
+    /// The opening chunk waits for the first token, so that a client's time to first chunk is its time
+    /// to first token.
+    pub fn take(&mut self, prompt: usize, event: Event) -> String {
         let mut out = String::new();
-        self.ended = !matches!(event, Event::Token { .. });
-        match event {
-            Event::Token { text, .. } => {
-                self.open(&mut out);
-                self.piece(&text, &mut out);
-            }
-            Event::Finished { reason, text, timings, .. } => {
-                self.open(&mut out);
-                self.piece(&text, &mut out);
-                if reason == FinishReason::Cancelled {
-                    data(&cancelled().to_json().to_string(), &mut out);
-                } else {
-                    for chunk in self.identity.closing(reason, &timings, self.usage) {
+        for step in self.answers.take(prompt, event) {
+            match step {
+                Step::Open { index } => {
+                    if let Some(chunk) = self.identity.opening(index, self.usage) {
                         data(&chunk, &mut out);
                     }
-                    data("[DONE]", &mut out);
                 }
-                log_finished(&self.identity, reason, &timings);
-            }
-            Event::Failed(error) => {
-                let error = failure(&self.identity, error);
-                data(&error.to_json().to_string(), &mut out);
+                Step::Text { index, delta: Delta { reasoning, content, entries } } => {
+                    let logprobs = self.logprobs(&entries);
+                    let (reasoning, content) = (reasoning.as_str(), content.as_str());
+                    let shown = Shown { reasoning, content, logprobs: logprobs.as_ref() };
+                    data(&self.identity.piece(index, shown, self.usage), &mut out);
+                }
+                Step::End { index, reason, entries } => {
+                    let logprobs = self.logprobs(&entries);
+                    self.open -= 1;
+                    if self.open == 0 && self.usage == ChunkUsage::Absent {
+                        self.last = Some((index, reason, logprobs));
+                    } else {
+                        let logprobs = logprobs.as_ref();
+                        let chunk =
+                            self.identity.closing(index, reason, logprobs, self.usage, None);
+                        data(&chunk, &mut out);
+                    }
+                }
+                Step::Done(totals) => {
+                    data(&self.end(&totals), &mut out);
+                    data("[DONE]", &mut out);
+                    self.ended = true;
+                }
+                Step::Failed(error) => {
+                    data(&error.to_json().to_string(), &mut out);
+                    self.ended = true;
+                    return out;
+                }
             }
         }
         out
     }
 
-    fn open(&mut self, out: &mut String) {
-        if !std::mem::replace(&mut self.opened, true)
-            && let Some(chunk) = self.identity.opening(self.usage)
-        {
-            data(&chunk, out);
-        }
+    fn logprobs(&self, entries: &[Entry]) -> Option<Logprobs> {
+        self.form.as_ref().filter(|_| !entries.is_empty()).map(|form| form.of(entries))
     }
 
-    fn piece(&self, text: &str, out: &mut String) {
-        if !text.is_empty() {
-            data(&self.identity.piece(text, self.usage), out);
+    /// The chunk before `[DONE]`.
+    fn end(&mut self, totals: &Totals) -> String {
+        match self.last.take() {
+            Some((index, reason, logprobs)) => {
+                let timings = Some(&totals.timings);
+                self.identity.closing(index, reason, logprobs.as_ref(), self.usage, timings)
+            }
+            None => self.identity.usage(totals),
         }
     }
 }
@@ -116,13 +193,6 @@ fn data(payload: &str, out: &mut String) {
     out.push_str("\n\n");
 }
 
-/// Half an answer must not look like a whole one: who cancels, or is cut off by a shutdown, gets an
-/// error.
-fn cancelled() -> ApiError {
-    ApiError::unavailable("the request was cancelled before its answer was complete")
-        .with_code("cancelled")
-}
-
 /// What a client hears when the engine drops a request without a last event; it should not happen.
 pub fn lost() -> Event {
     Event::Failed(RequestError::RankFailed(
@@ -130,156 +200,5 @@ pub fn lost() -> Event {
     ))
 }
 
-fn log_finished(identity: &Identity, reason: FinishReason, timings: &Timings) {
-    tracing::info!(
-        id = identity.id,
-        ?reason,
-        prompt_tokens = timings.prompt_tokens,
-        completion_tokens = timings.completion_tokens,
-        queue_ms = timings.queue_ms,
-        prefill_ms = timings.prefill_ms,
-        decode_ms = timings.decode_ms,
-        "request finished"
-    );
-}
-
-fn failure(identity: &Identity, error: RequestError) -> ApiError {
-    tracing::warn!(id = identity.id, %error, "request failed");
-    error.into()
-}
-
 #[cfg(test)]
-mod tests {
-    use pocket_actors::api::EngineCounters;
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::http::fields::Endpoint;
-
-    fn token(text: &str) -> Event {
-        Event::Token { id: 7, text: text.into() }
-    }
-
-    fn finished(text: &str, reason: FinishReason) -> Event {
-        Event::Finished {
-            reason,
-            text: text.into(),
-            timings: Timings { prompt_tokens: 4, completion_tokens: 3, ..Timings::default() },
-            counters: EngineCounters::default(),
-        }
-    }
-
-    /// The payloads of a stream, read the way a client does.
-    fn streamed(endpoint: Endpoint, include_usage: bool, events: Vec<Event>) -> Vec<String> {
-        let mut chunks = Chunks::new(Identity::new(endpoint, "demo"), include_usage);
-        let text: String = events.into_iter().map(|event| chunks.take(event)).collect();
-        assert!(text.ends_with("\n\n"), "{text}");
-        text.split_terminator("\n\n")
-            .map(|event| {
-                assert_eq!(event.lines().count(), 1, "{event}");
-                event.strip_prefix("data: ").unwrap().to_string()
-            })
-            .collect()
-    }
-
-    fn json_of(payload: &str) -> Value {
-        serde_json::from_str(payload).unwrap()
-    }
-
-    #[test]
-    fn the_stream_is_the_whole_answer_in_pieces() {
-        let events = || {
-            vec![
-                token("Gr"),
-                token(""),
-                token("üße 🎉"),
-                token("\n\nline\r\n"),
-                finished(" held", FinishReason::Stop),
-            ]
-        };
-        for endpoint in [Endpoint::Chat, Endpoint::Completions] {
-            let payloads = streamed(endpoint, false, events());
-            assert_eq!(payloads.last().unwrap(), "[DONE]");
-            let streamed: String = payloads[..payloads.len() - 1]
-                .iter()
-                .map(|payload| {
-                    let choice = json_of(payload)["choices"][0].clone();
-                    let text = match endpoint {
-                        Endpoint::Chat => &choice["delta"]["content"],
-                        Endpoint::Completions => &choice["text"],
-                    };
-                    text.as_str().unwrap_or_default().to_string()
-                })
-                .collect();
-            let mut whole = Whole::new(Identity::new(endpoint, "demo"));
-            let object = events().into_iter().find_map(|event| whole.take(event)).unwrap().unwrap();
-            let choice = &json_of(&object)["choices"][0];
-            let text = match endpoint {
-                Endpoint::Chat => &choice["message"]["content"],
-                Endpoint::Completions => &choice["text"],
-            };
-            assert_eq!(text, "Grüße 🎉\n\nline\r\n held");
-            assert_eq!(text.as_str().unwrap(), streamed);
-        }
-    }
-
-    #[test]
-    fn a_chat_stream_opens_with_the_role_at_the_first_token_and_sends_no_empty_text() {
-        let payloads = streamed(
-            Endpoint::Chat,
-            false,
-            vec![token(""), token("a"), finished("", FinishReason::Length)],
-        );
-        let deltas: Vec<_> = payloads[..payloads.len() - 1]
-            .iter()
-            .map(|payload| json_of(payload)["choices"][0]["delta"].clone())
-            .collect();
-        assert_eq!(
-            deltas,
-            [json!({"role": "assistant", "content": ""}), json!({"content": "a"}), json!({})]
-        );
-    }
-
-    #[test]
-    fn an_answer_without_any_token_is_still_a_stream() {
-        let payloads = streamed(Endpoint::Chat, true, vec![finished("", FinishReason::Stop)]);
-        assert_eq!(payloads.len(), 4, "{payloads:?}");
-        assert_eq!(json_of(&payloads[0])["choices"][0]["delta"]["role"], "assistant");
-        assert_eq!(json_of(&payloads[1])["choices"][0]["finish_reason"], "stop");
-        assert_eq!(json_of(&payloads[2])["usage"]["completion_tokens"], 3);
-        assert_eq!(payloads[3], "[DONE]");
-    }
-
-    /// S2, S33: the error is an event, before or after the first token, and nothing follows it.
-    #[test]
-    fn a_failure_is_the_last_event_of_a_stream() {
-        let failed = || Event::Failed(RequestError::RankFailed("rank 2 was killed".into()));
-        for events in [vec![failed()], vec![token("a"), failed()]] {
-            let payloads = streamed(Endpoint::Chat, true, events);
-            let error = &json_of(payloads.last().unwrap())["error"];
-            assert_eq!(error["message"], "rank 2 was killed");
-            assert_eq!(error["type"], "server_error");
-        }
-    }
-
-    #[test]
-    fn a_cancelled_answer_is_an_error_after_the_text_there_is() {
-        let events = vec![token("half"), finished(" an", FinishReason::Cancelled)];
-        let payloads = streamed(Endpoint::Completions, true, events.clone());
-        let [first, second, error] = payloads.as_slice() else { panic!("{payloads:?}") };
-        assert_eq!(json_of(first)["choices"][0]["text"], "half");
-        assert_eq!(json_of(second)["choices"][0]["text"], " an");
-        assert_eq!(json_of(error)["error"]["code"], "cancelled");
-        let mut whole = Whole::new(Identity::new(Endpoint::Completions, "demo"));
-        let end = events.into_iter().find_map(|event| whole.take(event)).unwrap();
-        assert_eq!(end.unwrap_err().to_json()["error"]["code"], "cancelled");
-    }
-
-    #[test]
-    fn a_failure_of_a_whole_answer_is_an_error() {
-        let mut whole = Whole::new(Identity::new(Endpoint::Completions, "demo"));
-        assert_eq!(whole.take(token("half")).map(|end| end.is_ok()), None);
-        let error = whole.take(lost()).unwrap().unwrap_err();
-        assert_eq!(error.to_json()["error"]["code"], "rank_failed");
-    }
-}
+mod tests;

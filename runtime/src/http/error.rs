@@ -10,6 +10,9 @@ use serde_json::{Value, json};
 /// Seconds a client is asked to wait before it tries again, with 429 and 503.
 const RETRY_AFTER_S: u64 = 1;
 
+/// The client closed the connection; no standard has a number for it.
+const CLIENT_CLOSED: u16 = 499;
+
 /// A refusal or a failure, on its way to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
@@ -70,7 +73,7 @@ impl ApiError {
         Self {
             status: StatusCode::METHOD_NOT_ALLOWED,
             allow: Some(allow),
-            ..Self::invalid(format!("{path} takes {allow}, not {method}"))
+            ..Self::invalid(format!("{path} takes {}, not {method}", allow.replace(", ", " or ")))
                 .with_code("method_not_supported")
         }
     }
@@ -94,6 +97,36 @@ impl ApiError {
             status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
             ..Self::invalid(format!("Content-Type must be application/json; {found}"))
                 .with_code("unsupported_content_type")
+        }
+    }
+
+    /// There is no live request of this name: 404.
+    pub fn no_such_request(id: &str) -> Self {
+        Self {
+            status: StatusCode::NOT_FOUND,
+            ..Self::field("id", format!("there is no live request '{id}'"))
+                .with_code("request_not_found")
+        }
+    }
+
+    /// The client has gone, or looks as if it had: 499, the number proxies log for it. Only one that
+    /// has closed no more than its own side will ever read this.
+    pub fn hung_up() -> Self {
+        let status = StatusCode::from_u16(CLIENT_CLOSED).unwrap_or(StatusCode::BAD_REQUEST);
+        Self {
+            status,
+            ..Self::invalid(
+                "the client closed its side of the connection before its answer was complete",
+            )
+            .with_code("client_closed_request")
+        }
+    }
+
+    /// The request's time is over: 504.
+    pub fn deadline_exceeded(message: impl Into<String>) -> Self {
+        Self {
+            code: Some("deadline_exceeded"),
+            ..Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout_error", message)
         }
     }
 
@@ -140,6 +173,8 @@ impl From<RequestError> for ApiError {
                 code: Some("queue_full"),
                 ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
             },
+            RequestError::DeadlineExceeded(_) => Self::deadline_exceeded(message),
+            RequestError::Cancelled => Self::unavailable(message).with_code("cancelled"),
             RequestError::Unavailable(_) => Self::unavailable(message),
             RequestError::RankFailed(_) => Self::internal(message).with_code("rank_failed"),
         }
@@ -165,6 +200,8 @@ impl ResponseError for ApiError {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -172,6 +209,8 @@ mod tests {
         let cases = [
             (RequestError::Invalid("prompt is empty".into()), 400, "invalid_request_error"),
             (RequestError::QueueFull { waiting: 8, limit: 8 }, 429, "rate_limit_error"),
+            (RequestError::DeadlineExceeded(Duration::from_secs(2)), 504, "timeout_error"),
+            (RequestError::Cancelled, 503, "service_unavailable_error"),
             (RequestError::Unavailable("draining".into()), 503, "service_unavailable_error"),
             (RequestError::RankFailed("rank 2 died".into()), 500, "server_error"),
         ];
@@ -204,9 +243,15 @@ mod tests {
 
     #[test]
     fn a_405_says_what_is_allowed() {
-        let response =
-            ApiError::method_not_allowed("GET", "/v1/completions", "POST").error_response();
+        let error = ApiError::method_not_allowed("POST", "/health", "GET, HEAD");
+        assert_eq!(error.to_string(), "/health takes GET or HEAD, not POST");
+        let response = error.error_response();
         assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
-        assert_eq!(response.headers().get(header::ALLOW).unwrap(), "POST");
+        assert_eq!(response.headers().get(header::ALLOW).unwrap(), "GET, HEAD");
+    }
+
+    #[test]
+    fn a_client_that_hung_up_has_a_status_of_its_own() {
+        assert_eq!(ApiError::hung_up().status_code().as_u16(), 499);
     }
 }

@@ -1,11 +1,12 @@
 //! Every field a request may carry, in one table: whether it is implemented, inert, or accepted only
-//! with the values that ask for nothing. The parser obeys the table and documentation is made from it.
+//! with the values that ask for nothing. The parser obeys the table; the book's page of fields and the
+//! API description are made from it.
 //!
 //! The fields are those of OpenAI's API and the extensions vLLM's users send. A `null` always means
 //! "not given". What is not in the table is refused by name: a misspelt `max_token` that is silently
 //! ignored costs its owner more than a 400.
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 /// The routes that take a JSON body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +30,8 @@ impl Endpoint {
 /// What happens to a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
-    /// It does what it says.
-    Implemented,
+    /// It does what it says. Its values as a JSON schema (as JSON).
+    Implemented(&'static str),
     /// Any value is accepted; nothing depends on it.
     Inert,
     /// Only these values (as JSON), which ask for nothing; others are refused by name.
@@ -57,6 +58,9 @@ const CHAT: &[Endpoint] = &[Chat];
 const TEXT: &[Endpoint] = &[Completions];
 const BOTH: &[Endpoint] = &[Chat, Completions];
 
+/// Fields without which a request is refused.
+const REQUIRED: &[&str] = &["messages", "prompt"];
+
 const fn field(
     name: &'static str,
     endpoints: &'static [Endpoint],
@@ -66,27 +70,96 @@ const fn field(
     Field { name, endpoints, support, about }
 }
 
+/// The schemas that are long or come more than once.
+mod schemas {
+    use super::Support::{self, Implemented};
+
+    pub const BOOLEAN: Support = Implemented(r#"{"type":"boolean","default":false}"#);
+    pub const PENALTY: Support =
+        Implemented(r#"{"type":"number","minimum":-2,"maximum":2,"default":0}"#);
+    pub const TOKENS: Support =
+        Implemented(r#"{"type":"integer","minimum":1,"maximum":4294967295}"#);
+    pub const TOP: Support = Implemented(r#"{"type":"integer","minimum":0,"maximum":20}"#);
+    pub const MESSAGES: Support = Implemented(
+        r#"{"type":"array","minItems":1,"items":{"anyOf":[
+            {"type":"object","required":["role","content"],"additionalProperties":false,"properties":{
+                "role":{"type":"string","enum":["system","developer","user","tool"]},
+                "content":{"anyOf":[{"type":"string"},{"type":"array","minItems":1,
+                    "items":{"type":"object","required":["type","text"],"properties":{
+                        "type":{"type":"string","enum":["text"]},"text":{"type":"string"}}}}]},
+                "name":{"type":["string","null"]}}},
+            {"type":"object","required":["role"],"additionalProperties":false,"properties":{
+                "role":{"type":"string","enum":["assistant"]},
+                "content":{"type":["string","null"]},"reasoning_content":{"type":["string","null"]},
+                "name":{"type":["string","null"]},"refusal":{"type":"null"},"audio":{"type":"null"},
+                "function_call":{"type":"null"},"annotations":{"type":["array","null"],"maxItems":0},
+                "tool_calls":{"type":["array","null"],"maxItems":0}}},
+            {"type":"object","required":["role","content","tool_call_id"],
+                "additionalProperties":false,"properties":{
+                "role":{"type":"string","enum":["tool"]},"content":{"type":"string"},
+                "tool_call_id":{"type":"string"}}}]}}"#,
+    );
+    pub const PROMPT: Support = Implemented(
+        r#"{"anyOf":[{"type":"string","minLength":1},
+            {"type":"array","minItems":1,"items":{"type":"integer","minimum":0}},
+            {"type":"array","minItems":1,"maxItems":128,"items":{"type":"string","minLength":1}},
+            {"type":"array","minItems":1,"maxItems":128,
+                "items":{"type":"array","minItems":1,"items":{"type":"integer","minimum":0}}}]}"#,
+    );
+    pub const STOP: Support = Implemented(
+        r#"{"anyOf":[{"type":"string","minLength":1},
+            {"type":"array","maxItems":16,"items":{"type":"string","minLength":1}}]}"#,
+    );
+    pub const STREAM_OPTIONS: Support = Implemented(
+        r#"{"type":"object","additionalProperties":false,"properties":{
+            "include_usage":{"type":"boolean"},"include_obfuscation":{"enum":[false]},
+            "continuous_usage_stats":{"enum":[false]}}}"#,
+    );
+    pub const LOGIT_BIAS: Support = Implemented(
+        r#"{"type":"object","default":{},
+            "propertyNames":{"pattern":"^[0-9]+$"},
+            "additionalProperties":{"type":"number","minimum":-100,"maximum":100}}"#,
+    );
+    pub const IDS: Support =
+        Implemented(r#"{"type":"array","default":[],"items":{"type":"integer","minimum":0}}"#);
+}
+
 /// The table.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
     // What to answer.
-    field("model", BOTH, Implemented, "the served name; absent means the served model"),
-    field("messages", CHAT, Implemented, "the conversation; roles system, developer (as system), user, assistant, tool; text only"),
-    field("prompt", TEXT, Implemented, "one string or one list of token ids"),
+    field("model", BOTH, Implemented(r#"{"type":"string"}"#), "the served name; absent means the served model"),
+    field("messages", CHAT, schemas::MESSAGES, "the conversation; roles system, developer (as system unless the template knows it), user, assistant, tool; text only"),
+    field("prompt", TEXT, schemas::PROMPT, "one string, one list of token ids, or up to 128 of either in a list"),
+    field("chat_template_kwargs", CHAT, Implemented(r#"{"type":"object","default":{}}"#), "an object of variables for the chat template, such as enable_thinking; names that are taken (messages, tools, eos_token and the like) are refused"),
+    field("n", BOTH, Implemented(r#"{"type":"integer","minimum":1,"maximum":16,"default":1}"#), "answers to each prompt, 1 to 16; answer i is seeded with seed + i"),
+    field("best_of", TEXT, Implemented(r#"{"type":"integer","minimum":1,"maximum":16}"#), "accepted when equal to n: all answers are returned, none is chosen among"),
+    field("echo", TEXT, schemas::BOOLEAN, "the prompt before each answer, its log-probabilities too when logprobs is given; default false"),
     // How long.
-    field("max_tokens", BOTH, Implemented, "most tokens to generate, at least 1; completions: 16 when absent; chat: as many as fit"),
-    field("max_completion_tokens", CHAT, Implemented, "the newer name of max_tokens; both must agree"),
-    field("stop", BOTH, Implemented, "a string or a list of up to 16; the answer ends before the first one"),
-    field("ignore_eos", BOTH, Implemented, "go on past end-of-sequence tokens; default false"),
+    field("max_tokens", CHAT, schemas::TOKENS, "most tokens to generate, at least 1; as many as fit when absent"),
+    field("max_tokens", TEXT, Implemented(r#"{"type":"integer","minimum":0,"maximum":4294967295,"default":16}"#), "most tokens to generate, at least 1 (0 with echo); 16 when absent"),
+    field("max_completion_tokens", CHAT, schemas::TOKENS, "the newer name of max_tokens; both must agree"),
+    field("min_tokens", BOTH, Implemented(r#"{"type":"integer","minimum":0,"maximum":4294967295,"default":0}"#), "the answer does not end before so many tokens, whatever stops it otherwise; at most max_tokens; default 0"),
+    field("stop", BOTH, schemas::STOP, "a string or a list of up to 16; the answer ends before the first one"),
+    field("stop_token_ids", BOTH, schemas::IDS, "up to 128 token ids that end the answer as the end-of-sequence token does"),
+    field("ignore_eos", BOTH, schemas::BOOLEAN, "go on past end-of-sequence tokens; default false"),
+    field("timeout", BOTH, Implemented(r#"{"type":"number","exclusiveMinimum":0,"maximum":86400}"#), "an extension of this server: seconds the request may take, its time in the queue included, above 0 and at most 86400; then it fails with 504"),
     // How tokens are chosen.
-    field("temperature", BOTH, Implemented, "0 to 2; 0 takes the likeliest token; default from generation_config.json, else 1"),
-    field("top_p", BOTH, Implemented, "above 0, at most 1; default from generation_config.json, else 1"),
-    field("top_k", BOTH, Implemented, "-1 or 0 keeps all tokens; default from generation_config.json, else all"),
-    field("seed", BOTH, Implemented, "a 64-bit integer; the same seed gives the same answer"),
+    field("temperature", BOTH, Implemented(r#"{"type":"number","minimum":0,"maximum":2}"#), "0 to 2; 0 takes the likeliest token; default from generation_config.json, else 1"),
+    field("top_p", BOTH, Implemented(r#"{"type":"number","minimum":1e-45,"maximum":1}"#), "above 0, at most 1; default from generation_config.json, else 1"),
+    field("top_k", BOTH, Implemented(r#"{"type":"integer","minimum":-1,"maximum":4294967295}"#), "-1 or 0 keeps all tokens; default from generation_config.json, else all"),
+    field("min_p", BOTH, Implemented(r#"{"type":"number","minimum":0,"maximum":1}"#), "0 to 1: least share of the likeliest token's probability; default from generation_config.json, else 0"),
+    field("repetition_penalty", BOTH, Implemented(r#"{"type":"number","minimum":1e-45,"maximum":10}"#), "above 0, at most 10: factor against tokens of prompt and answer; default from generation_config.json, else 1"),
+    field("presence_penalty", BOTH, schemas::PENALTY, "-2 to 2: taken off the logits of tokens the answer has; default 0"),
+    field("frequency_penalty", BOTH, schemas::PENALTY, "-2 to 2: taken off the logits of the answer's tokens, once for each time; default 0"),
+    field("logit_bias", BOTH, schemas::LOGIT_BIAS, "an object from token id (as a string) to -100 to 100, added to the token's logit"),
+    field("seed", BOTH, Implemented(r#"{"type":"integer"}"#), "a 64-bit integer; the same seed gives the same answer"),
     // How it is delivered.
-    field("stream", BOTH, Implemented, "server-sent events instead of one object; default false"),
-    field("stream_options", BOTH, Implemented, "with stream only: include_usage adds a last chunk with the usage"),
-    field("n", BOTH, Only(&["1"]), "number of answers"),
+    field("stream", BOTH, schemas::BOOLEAN, "server-sent events instead of one object; default false"),
+    field("stream_options", BOTH, schemas::STREAM_OPTIONS, "with stream only: include_usage adds a last chunk with the usage"),
+    field("logprobs", CHAT, schemas::BOOLEAN, "log-probabilities of the answer's tokens; default false"),
+    field("top_logprobs", CHAT, schemas::TOP, "with logprobs: true only: so many of the likeliest tokens beside each, 0 to 20; default 0"),
+    field("logprobs", TEXT, schemas::TOP, "log-probabilities of the answer's tokens, with so many of the likeliest beside each, 0 to 20 (OpenAI allows 5)"),
     // Labels.
     field("user", BOTH, Inert, "a label of the caller"),
     field("metadata", CHAT, Inert, "labels of the caller"),
@@ -96,35 +169,29 @@ pub const FIELDS: &[Field] = &[
     field("service_tier", CHAT, Only(&["\"auto\"", "\"default\""]), "OpenAI's price classes"),
     field("store", CHAT, Only(&["false"]), "keeping answers at OpenAI"),
     // Not implemented: accepted as far as they ask for nothing.
-    field("frequency_penalty", BOTH, Only(&["0"]), "penalty on frequent tokens"),
-    field("presence_penalty", BOTH, Only(&["0"]), "penalty on tokens seen"),
-    field("repetition_penalty", BOTH, Only(&["1"]), "factor on tokens seen"),
     field("length_penalty", BOTH, Only(&["1"]), "beam search"),
     field("use_beam_search", BOTH, Only(&["false"]), "beam search"),
-    field("min_p", BOTH, Only(&["0"]), "least share of the top probability"),
-    field("min_tokens", BOTH, Only(&["0"]), "fewest tokens to generate"),
-    field("logit_bias", BOTH, Only(&["{}"]), "added to chosen tokens' logits"),
-    field("logprobs", CHAT, Only(&["false"]), "log-probabilities of the answer"),
-    field("top_logprobs", CHAT, Only(&["0"]), "log-probabilities of alternatives"),
-    field("logprobs", TEXT, Only(&[]), "log-probabilities of the answer"),
-    field("prompt_logprobs", BOTH, Only(&[]), "log-probabilities of the prompt"),
-    field("echo", BOTH, Only(&["false"]), "the prompt before the answer"),
-    field("best_of", TEXT, Only(&["1"]), "the best of several answers"),
+    field("prompt_logprobs", BOTH, Only(&[]), "log-probabilities of the prompt; /v1/completions gives them with echo and logprobs"),
+    field("echo", CHAT, Only(&["false"]), "the last message before the answer"),
     field("suffix", TEXT, Only(&["\"\""]), "text after the answer"),
-    field("stop_token_ids", BOTH, Only(&["[]"]), "tokens that end the answer"),
     field("include_stop_str_in_output", BOTH, Only(&["false"]), "keep the stop text in the answer"),
     field("skip_special_tokens", BOTH, Only(&["true"]), "leave special tokens out of the text"),
     field("spaces_between_special_tokens", BOTH, Only(&["true"]), "spaces between special tokens"),
     field("truncate_prompt_tokens", BOTH, Only(&[]), "cut a prompt that is too long"),
+    field("allowed_token_ids", BOTH, Only(&[]), "the only tokens that may be chosen"),
+    field("bad_words", BOTH, Only(&["[]"]), "texts that may not be generated"),
+    field("return_tokens_as_token_ids", BOTH, Only(&["false"]), "token ids instead of texts in logprobs"),
+    field("return_token_ids", BOTH, Only(&["false"]), "token ids beside the text"),
     field("add_special_tokens", CHAT, Only(&["false"]), "the tokenizer's own special tokens around the prompt"),
     field("add_special_tokens", TEXT, Only(&["true"]), "the tokenizer's own special tokens around the prompt"),
     field("add_generation_prompt", CHAT, Only(&["true"]), "end the prompt with the start of an answer"),
     field("continue_final_message", CHAT, Only(&["false"]), "go on with the last message"),
     field("chat_template", CHAT, Only(&[]), "another template"),
-    field("chat_template_kwargs", CHAT, Only(&["{}"]), "variables of the template"),
-    field("reasoning_effort", CHAT, Only(&[]), "how long to think"),
+    field("include_reasoning", CHAT, Only(&["true"]), "leave the reasoning out of the answer"),
+    field("reasoning_effort", CHAT, Only(&[]), "how long to think; chat_template_kwargs has the template's own switches"),
     field("verbosity", CHAT, Only(&["\"medium\""]), "how long to answer"),
     field("response_format", CHAT, Only(&["{\"type\":\"text\"}"]), "JSON and schemas"),
+    field("structured_outputs", BOTH, Only(&[]), "JSON, schemas and grammars"),
     field("tools", CHAT, Only(&["[]"]), "functions the model may call"),
     field("tool_choice", CHAT, Only(&["\"none\"", "\"auto\""]), "which function to call"),
     field("parallel_tool_calls", CHAT, Only(&["true", "false"]), "several calls at once"),
@@ -139,7 +206,63 @@ pub const FIELDS: &[Field] = &[
 
 /// The table's entry for a field of an endpoint.
 pub fn find(endpoint: Endpoint, name: &str) -> Option<&'static Field> {
-    FIELDS.iter().find(|field| field.name == name && field.endpoints.contains(&endpoint))
+    of(endpoint).find(|field| field.name == name)
+}
+
+/// The fields of an endpoint.
+pub fn of(endpoint: Endpoint) -> impl Iterator<Item = &'static Field> {
+    FIELDS.iter().filter(move |field| field.endpoints.contains(&endpoint))
+}
+
+impl Field {
+    /// Whether a request without it is refused.
+    pub fn is_required(&self) -> bool {
+        REQUIRED.contains(&self.name)
+    }
+
+    /// The JSON schema of its values, `null` for "not given" among them where it may be left out.
+    pub fn schema(&self) -> Value {
+        let mut schema = match self.support {
+            // Every text in the table is a JSON object: the tests read them all.
+            Implemented(text) => serde_json::from_str(text).unwrap_or_default(),
+            Inert => json!({}),
+            Only(values) => {
+                let values = values.iter().filter_map(|value| serde_json::from_str(value).ok());
+                json!({"enum": values.collect::<Vec<Value>>()})
+            }
+        };
+        if !self.is_required() {
+            allow_null(&mut schema);
+        }
+        schema["description"] = json!(self.about);
+        schema
+    }
+}
+
+fn allow_null(schema: &mut Value) {
+    if let Some(Value::Array(values)) = schema.get_mut("enum") {
+        values.push(Value::Null);
+    }
+    if let Some(kind) = schema.get_mut("type") {
+        *kind = json!([kind.take(), "null"]);
+    }
+    if let Some(Value::Array(kinds)) = schema.get_mut("anyOf") {
+        kinds.push(json!({"type": "null"}));
+    }
+}
+
+/// The JSON schema of the body of a request to `endpoint`.
+pub fn request_schema(endpoint: Endpoint) -> Value {
+    let properties: Map<String, Value> =
+        of(endpoint).map(|field| (field.name.to_string(), field.schema())).collect();
+    let required: Vec<&str> =
+        of(endpoint).filter(|field| field.is_required()).map(|field| field.name).collect();
+    json!({
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false,
+    })
 }
 
 /// The known name nearest to a misspelt one, when one is near.
@@ -164,51 +287,4 @@ pub fn accepts(allowed: &[&str], value: &Value) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_name_appears_once_an_endpoint_and_every_allowed_value_is_json() {
-        for endpoint in [Chat, Completions] {
-            let mut names: Vec<_> = FIELDS
-                .iter()
-                .filter(|field| field.endpoints.contains(&endpoint))
-                .map(|field| field.name)
-                .collect();
-            names.sort_unstable();
-            let count = names.len();
-            names.dedup();
-            assert_eq!(names.len(), count, "{endpoint:?} has a field twice");
-        }
-        for field in FIELDS {
-            assert!(!field.about.is_empty(), "{} is not described", field.name);
-            if let Only(values) = field.support {
-                for value in values {
-                    let value: Value = serde_json::from_str(value)
-                        .unwrap_or_else(|error| panic!("{}: {value}: {error}", field.name));
-                    assert!(accepts(values, &value), "{}: {value}", field.name);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn numbers_compare_by_value_and_the_rest_literally() {
-        assert!(accepts(&["0"], &json!(0.0)));
-        assert!(!accepts(&["0"], &json!(0.1)));
-        assert!(!accepts(&["0"], &json!("0")));
-        assert!(!accepts(&["false"], &json!(0)));
-        assert!(accepts(&["{\"type\":\"text\"}"], &json!({"type": "text"})));
-        assert!(!accepts(&["[]"], &json!([1])));
-    }
-
-    #[test]
-    fn a_near_name_is_found_and_a_far_one_is_not() {
-        let names = || FIELDS.iter().map(|field| field.name);
-        assert_eq!(nearest("max_token", names()), Some("max_tokens"));
-        assert_eq!(nearest("temprature", names()), Some("temperature"));
-        assert_eq!(nearest("zzz", names()), None);
-    }
-}
+mod tests;

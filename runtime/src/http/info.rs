@@ -111,6 +111,9 @@ mod tests {
             forward_passes: 7,
             running: 0,
             waiting: 0,
+            kv_blocks_used: 3,
+            kv_blocks: 64,
+            call_cost: None,
             ranks: vec![],
             flags: vec!["POCKET_ASCEND_IPC_ALLREDUCE_SKIP=1".into()],
             outputs_wrong: Some("POCKET_ASCEND_IPC_ALLREDUCE_SKIP=1".into()),
@@ -125,6 +128,8 @@ mod tests {
         assert_eq!(body["state"], "ready");
         assert_eq!(body["outputs_wrong"], "POCKET_ASCEND_IPC_ALLREDUCE_SKIP=1");
         assert_eq!(body["notes"][0], "a note");
+        assert_eq!((&body["kv_blocks_used"], &body["kv_blocks"]), (&json!(3), &json!(64)));
+        assert_eq!(body["call_cost"], Value::Null);
         for state in
             [EngineState::Starting, EngineState::Draining, EngineState::Failed("rank 2".into())]
         {

@@ -1,44 +1,24 @@
-//! The parameters both generation routes share: sampling, length, stops, streaming.
+//! The parameters both generation routes share: sampling, number, length, stops, streaming.
 
-use pocket_model::generation::GenerationConfig;
+use std::time::Duration;
+
+use pocket_actors::api::MAX_ANSWERS;
 use pocket_model::sampler::SamplingParams;
 use serde_json::Value;
 
-use super::body::{Body, kind, quote, wrong};
+use super::body::{Body, kind, quote, whole_number, wrong};
 use super::error::ApiError;
 use super::fields;
+use super::sampling::{self, SamplingDefaults};
 
 /// Most stop texts of a request.
 pub const MAX_STOPS: usize = 16;
 
-/// What a request that says nothing about sampling gets.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SamplingDefaults {
-    /// Divides the logits; 0 takes the likeliest token.
-    pub temperature: f32,
-    /// Probability mass kept.
-    pub top_p: f32,
-    /// Tokens kept; 0 keeps all.
-    pub top_k: usize,
-}
+/// Most tokens that a request may add to those that end an answer.
+const MAX_STOP_TOKENS: usize = 128;
 
-impl SamplingDefaults {
-    /// What the checkpoint's makers recommend in `generation_config.json` (`do_sample: false` asks for
-    /// the likeliest token); where they say nothing, OpenAI's defaults.
-    pub fn of(checkpoint: &GenerationConfig) -> Self {
-        let open_ai = SamplingParams::default();
-        let greedy = checkpoint.do_sample == Some(false);
-        Self {
-            temperature: match checkpoint.temperature {
-                _ if greedy => 0.0,
-                given => given.unwrap_or(open_ai.temperature),
-            },
-            // A file may say 0 for "off".
-            top_p: checkpoint.top_p.filter(|top_p| *top_p > 0.0).unwrap_or(open_ai.top_p),
-            top_k: checkpoint.top_k.map_or(open_ai.top_k, |top_k| top_k as usize),
-        }
-    }
-}
+/// Longest life a request may ask for, in seconds: a day.
+const MAX_TIMEOUT_S: f64 = 86_400.0;
 
 /// What both routes understand.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,10 +27,16 @@ pub struct Params {
     pub model: Option<String>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
+    /// Answers to each prompt.
+    pub n: usize,
     /// Texts that end the answer.
     pub stop: Vec<String>,
+    /// Tokens that end the answer.
+    pub stop_token_ids: Vec<u32>,
     /// Go on past end-of-sequence tokens.
     pub ignore_eos: bool,
+    /// How long it may take, its time in the queue included.
+    pub timeout: Option<Duration>,
     /// How the answer is delivered.
     pub delivery: Delivery,
 }
@@ -68,38 +54,37 @@ pub enum Delivery {
 }
 
 impl Params {
-    /// Reads the shared parameters of a request.
-    pub fn read(body: &Body, defaults: &SamplingDefaults) -> Result<Self, ApiError> {
+    /// Reads the shared parameters of a request to a model of `vocab_size` tokens.
+    pub fn read(
+        body: &Body,
+        defaults: &SamplingDefaults,
+        vocab_size: usize,
+    ) -> Result<Self, ApiError> {
+        let n = body.integer("n", 1, MAX_ANSWERS as i64)?;
+        // A time that rounds to none at all is none.
+        let timeout =
+            body.number("timeout", "of seconds above 0 and at most 86400", |seconds| {
+                seconds > 0.0
+                    && seconds <= MAX_TIMEOUT_S
+                    && !Duration::from_secs_f64(seconds).is_zero()
+            })?;
         Ok(Self {
             model: body.text("model")?.map(str::to_string),
-            sampling: sampling(body, defaults)?,
+            sampling: sampling::read(body, defaults, vocab_size)?,
+            n: n.unwrap_or(1) as usize,
             stop: stops(body)?,
+            stop_token_ids: stop_tokens(body, vocab_size)?,
             ignore_eos: body.boolean("ignore_eos")?.unwrap_or(false),
+            timeout: timeout.map(Duration::from_secs_f64),
             delivery: delivery(body)?,
         })
     }
 }
 
-/// A field that counts tokens to generate.
-pub fn token_limit(body: &Body, name: &'static str) -> Result<Option<usize>, ApiError> {
+/// A field that counts tokens to generate, at least `least`.
+pub fn token_limit(body: &Body, name: &'static str, least: i64) -> Result<Option<usize>, ApiError> {
     // The context bounds it further, once the prompt's length is known.
-    Ok(body.integer(name, 1, i64::from(u32::MAX))?.map(|count| count as usize))
-}
-
-fn sampling(body: &Body, defaults: &SamplingDefaults) -> Result<SamplingParams, ApiError> {
-    // Ranges are checked in the engine's precision: what rounds to 0 is 0.
-    let temperature = body.number("temperature", "from 0 to 2", |t| (0.0..=2.0).contains(&t))?;
-    let top_p = body.number("top_p", "above 0 and at most 1", |p| p as f32 > 0.0 && p <= 1.0)?;
-    let top_k = body.integer("top_k", -1, i64::from(u32::MAX))?;
-    let seed = body.integer("seed", i64::MIN, i64::MAX)?;
-    Ok(SamplingParams {
-        temperature: temperature.map_or(defaults.temperature, |t| t as f32),
-        top_p: top_p.map_or(defaults.top_p, |p| p as f32),
-        top_k: top_k.map_or(defaults.top_k, |k| k.max(0) as usize),
-        // A seed names a stream of numbers; which bits name it does not matter.
-        seed: seed.map(|seed| seed as u64),
-        ..SamplingParams::default()
-    })
+    Ok(body.integer(name, least, i64::from(u32::MAX))?.map(|count| count as usize))
 }
 
 fn stops(body: &Body) -> Result<Vec<String>, ApiError> {
@@ -118,6 +103,19 @@ fn stops(body: &Body) -> Result<Vec<String>, ApiError> {
         return Err(wrong("stop", value, &expected));
     }
     Ok(stops.into_iter().map(str::to_string).collect())
+}
+
+fn stop_tokens(body: &Body, vocab_size: usize) -> Result<Vec<u32>, ApiError> {
+    match body.get("stop_token_ids") {
+        None => Ok(Vec::new()),
+        Some(Value::Array(list)) if list.len() <= MAX_STOP_TOKENS => {
+            token_ids("stop_token_ids", list, vocab_size)
+        }
+        Some(value) => {
+            let expected = format!("a list of at most {MAX_STOP_TOKENS} token ids");
+            Err(wrong("stop_token_ids", value, &expected))
+        }
+    }
 }
 
 fn delivery(body: &Body) -> Result<Delivery, ApiError> {
@@ -166,18 +164,20 @@ fn unknown_option(name: &str) -> ApiError {
     ApiError::field(param, message).with_code("unknown_parameter")
 }
 
-/// A prompt given as token ids: each must be one of the model's `vocab_size` tokens.
-pub fn token_ids(list: &[Value], vocab_size: usize) -> Result<Vec<u32>, ApiError> {
+/// A list of token ids, called `name` in errors: each must be one of the model's `vocab_size` tokens.
+pub fn token_ids(name: &str, list: &[Value], vocab_size: usize) -> Result<Vec<u32>, ApiError> {
     list.iter()
         .enumerate()
         .map(|(index, value)| {
-            let id = value.as_u64().filter(|id| *id < vocab_size as u64);
-            id.map(|id| id as u32).ok_or_else(|| {
+            let id = whole_number(value).and_then(|id| usize::try_from(id).ok());
+            id.filter(|id| *id < vocab_size).map(|id| id as u32).ok_or_else(|| {
                 let what = if value.is_number() { quote(value) } else { kind(value).to_string() };
                 let last = vocab_size.saturating_sub(1);
+                // The field itself, whatever place in it is meant.
+                let field = name.split('[').next().unwrap_or(name);
                 ApiError::field(
-                    "prompt",
-                    format!("prompt[{index}] is {what}; token ids of this model are 0 to {last}"),
+                    field,
+                    format!("{name}[{index}] is {what}; token ids of this model are 0 to {last}"),
                 )
             })
         })
@@ -191,11 +191,17 @@ mod tests {
     use super::*;
     use crate::http::fields::{Endpoint, FIELDS, Support};
 
-    const DEFAULTS: SamplingDefaults = SamplingDefaults { temperature: 0.7, top_p: 0.9, top_k: 20 };
+    const DEFAULTS: SamplingDefaults = SamplingDefaults {
+        temperature: 0.7,
+        top_p: 0.9,
+        top_k: 20,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+    };
 
     fn read(value: Value) -> Result<Params, ApiError> {
         let body = Body::parse(Endpoint::Completions, value.to_string().as_bytes())?;
-        Params::read(&body, &DEFAULTS)
+        Params::read(&body, &DEFAULTS, 10)
     }
 
     fn refusal(value: Value) -> String {
@@ -212,14 +218,15 @@ mod tests {
                 top_k: 20,
                 ..SamplingParams::default()
             },
+            n: 1,
             stop: vec![],
+            stop_token_ids: vec![],
             ignore_eos: false,
+            timeout: None,
             delivery: Delivery::Whole,
         };
         assert_eq!(read(json!({})).unwrap(), expected);
-        let nulls: serde_json::Map<_, _> = FIELDS
-            .iter()
-            .filter(|field| field.endpoints.contains(&Endpoint::Completions))
+        let nulls: serde_json::Map<_, _> = fields::of(Endpoint::Completions)
             .map(|field| (field.name.to_string(), Value::Null))
             .collect();
         assert_eq!(read(Value::Object(nulls)).unwrap(), expected);
@@ -228,23 +235,17 @@ mod tests {
     #[test]
     fn every_parameter_arrives() {
         let params = read(json!({
-            "model": "demo", "temperature": 0, "top_p": 0.5, "top_k": -1, "seed": -2,
-            "stop": ["a", "b"], "ignore_eos": true,
+            "model": "demo", "n": 16, "stop": ["a", "b"], "stop_token_ids": [0, 9],
+            "ignore_eos": true, "timeout": 1.5,
             "stream": true, "stream_options": {"include_usage": true},
         }))
         .unwrap();
         assert_eq!(params.model.as_deref(), Some("demo"));
-        assert_eq!(
-            params.sampling,
-            SamplingParams {
-                temperature: 0.0,
-                top_p: 0.5,
-                seed: Some(u64::MAX - 1),
-                ..SamplingParams::default()
-            }
-        );
+        assert_eq!(params.n, 16);
         assert_eq!(params.stop, ["a", "b"]);
+        assert_eq!(params.stop_token_ids, [0, 9]);
         assert!(params.ignore_eos);
+        assert_eq!(params.timeout, Some(Duration::from_millis(1500)));
         assert_eq!(params.delivery, Delivery::Stream { include_usage: true });
         assert_eq!(read(json!({"stop": "X"})).unwrap().stop, ["X"]);
     }
@@ -252,9 +253,20 @@ mod tests {
     #[test]
     fn every_implemented_field_is_read() {
         // A value no field can have: whoever reads the field refuses it and names it.
+        let elsewhere = [
+            "messages",
+            "prompt",
+            "max_tokens",
+            "max_completion_tokens",
+            "chat_template_kwargs",
+            "best_of",
+            "echo",
+            "logprobs",
+            "top_logprobs",
+        ];
         for field in FIELDS {
-            let elsewhere = ["messages", "prompt", "max_tokens", "max_completion_tokens"];
-            if field.support != Support::Implemented || elsewhere.contains(&field.name) {
+            if !matches!(field.support, Support::Implemented(_)) || elsewhere.contains(&field.name)
+            {
                 continue;
             }
             let error = read(json!({"stream": true, field.name: [[]]})).unwrap_err();
@@ -262,23 +274,36 @@ mod tests {
         }
     }
 
+    /// S1, M18: numbers that cannot be are refused with what is allowed.
     #[test]
     fn ranges_are_named() {
         for (value, message) in [
-            (json!({"temperature": 2.01}), "temperature is 2.01; it must be a number from 0 to 2"),
-            (json!({"temperature": -1}), "temperature is -1; it must be a number from 0 to 2"),
+            (json!({"n": 0}), "n is 0; it must be a whole number from 1 to 16"),
+            (json!({"n": 17}), "n is 17; it must be a whole number from 1 to 16"),
             (
-                json!({"temperature": "hot"}),
-                "temperature is \"hot\"; it must be a number from 0 to 2",
+                json!({"timeout": 0}),
+                "timeout is 0; it must be a number of seconds above 0 and at most 86400",
             ),
-            (json!({"top_p": 0}), "top_p is 0; it must be a number above 0 and at most 1"),
-            (json!({"top_p": 1.5}), "top_p is 1.5; it must be a number above 0 and at most 1"),
-            (json!({"top_k": -2}), "top_k is -2; it must be a whole number from -1 to 4294967295"),
+            (
+                json!({"timeout": 1e-300}),
+                "timeout is 1e-300; it must be a number of seconds above 0 and at most 86400",
+            ),
+            (
+                json!({"timeout": 1e300}),
+                "timeout is 1e+300; it must be a number of seconds above 0 and at most 86400",
+            ),
+            (
+                json!({"stop_token_ids": [0, 10]}),
+                "stop_token_ids[1] is 10; token ids of this model are 0 to 9",
+            ),
+            (
+                json!({"stop_token_ids": 1}),
+                "stop_token_ids is 1; it must be a list of at most 128 token ids",
+            ),
         ] {
             assert_eq!(refusal(value), message);
         }
-        // Above 0 in the request, 0 in the engine's precision.
-        assert!(refusal(json!({"top_p": 1e-60})).contains("it must be a number above 0"));
+        assert!(refusal(json!({"stop_token_ids": vec![0; 129]})).ends_with("128 token ids"));
     }
 
     #[test]
@@ -333,34 +358,16 @@ mod tests {
 
     #[test]
     fn token_ids_are_in_the_vocabulary() {
-        assert_eq!(token_ids(&[json!(0), json!(9)], 10).unwrap(), [0, 9]);
+        assert_eq!(token_ids("prompt", &[json!(0), json!(9)], 10).unwrap(), [0, 9]);
         for (value, what) in
             [(json!(10), "10"), (json!(-1), "-1"), (json!(1.5), "1.5"), (json!("a"), "a string")]
         {
-            let error = token_ids(&[json!(0), value], 10).unwrap_err();
+            let error = token_ids("prompt[2]", &[json!(0), value], 10).unwrap_err();
             assert_eq!(
                 error.to_string(),
-                format!("prompt[1] is {what}; token ids of this model are 0 to 9")
+                format!("prompt[2][1] is {what}; token ids of this model are 0 to 9")
             );
+            assert_eq!(error.to_json()["error"]["param"], "prompt");
         }
-    }
-
-    #[test]
-    fn the_checkpoints_advice_comes_before_open_ais_defaults() {
-        let advice = GenerationConfig::default();
-        let plain = SamplingDefaults { temperature: 1.0, top_p: 1.0, top_k: 0 };
-        assert_eq!(SamplingDefaults::of(&advice), plain);
-        let advice = GenerationConfig {
-            temperature: Some(0.6),
-            top_p: Some(0.95),
-            top_k: Some(20),
-            ..advice
-        };
-        assert_eq!(
-            SamplingDefaults::of(&advice),
-            SamplingDefaults { temperature: 0.6, top_p: 0.95, top_k: 20 }
-        );
-        let advice = GenerationConfig { do_sample: Some(false), ..advice };
-        assert_eq!(SamplingDefaults::of(&advice).temperature, 0.0);
     }
 }

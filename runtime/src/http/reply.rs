@@ -6,7 +6,9 @@ use pocket_actors::api::{FinishReason, Timings};
 use serde::Serialize;
 use uuid::Uuid;
 
+use super::answers::Totals;
 use super::fields::Endpoint;
+use super::logprobs::Logprobs;
 
 /// Names the software that answered; OpenAI's clients expect it in every object.
 const FINGERPRINT: &str = concat!("pocketd-", env!("CARGO_PKG_VERSION"));
@@ -19,80 +21,103 @@ pub struct Identity {
     endpoint: Endpoint,
     model: String,
     created: u64,
+    /// Messages have a member for the model's reasoning.
+    reasons: bool,
+}
+
+/// What a chunk shows, or a whole choice.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shown<'a> {
+    /// What the model thinks.
+    pub reasoning: &'a str,
+    /// What it says.
+    pub content: &'a str,
+    /// The log-probabilities of its tokens, where asked for.
+    pub logprobs: Option<&'a Logprobs>,
 }
 
 impl Identity {
-    /// A new answer of `model`.
-    pub fn new(endpoint: Endpoint, model: &str) -> Self {
-        let prefix = match endpoint {
-            Endpoint::Chat => "chatcmpl",
-            Endpoint::Completions => "cmpl",
-        };
-        Self {
-            id: format!("{prefix}-{}", Uuid::new_v4().simple()),
-            endpoint,
-            model: model.to_string(),
-            created: unix_seconds(),
-        }
+    /// A new answer of `model`, by this name.
+    pub fn new(id: String, endpoint: Endpoint, model: &str, reasons: bool) -> Self {
+        Self { id, endpoint, model: model.to_string(), created: unix_seconds(), reasons }
     }
 
-    /// The answer in one object.
-    pub fn whole(&self, text: &str, reason: FinishReason, timings: &Timings) -> String {
-        let (object, choice) = match self.endpoint {
-            Endpoint::Chat => ("chat.completion", Choice::message(text, reason)),
-            Endpoint::Completions => ("text_completion", Choice::text(text, Some(reason))),
+    /// The answer in one object: what each choice shows and why it ended, in their order.
+    pub fn whole(&self, choices: &[(Shown<'_>, FinishReason)], totals: &Totals) -> String {
+        let object = match self.endpoint {
+            Endpoint::Chat => "chat.completion",
+            Endpoint::Completions => "text_completion",
         };
-        self.object(object, &[choice], Some(Some(timings.into())), Some(timings))
+        let choices: Vec<_> = choices
+            .iter()
+            .enumerate()
+            .map(|(index, (shown, reason))| {
+                let content = match self.endpoint {
+                    Endpoint::Chat => Content::message(*shown, self.reasons),
+                    Endpoint::Completions => Content::Text(shown.content),
+                };
+                Choice::new(index, content).with(*shown, Some(*reason))
+            })
+            .collect();
+        self.object(object, &choices, Some(Some(totals.into())), Some(&totals.timings))
     }
 
-    /// The chunk that opens a chat answer; completions have none.
-    pub fn opening(&self, usage: ChunkUsage) -> Option<String> {
+    /// The chunk that opens a choice of a chat; completions have none.
+    pub fn opening(&self, index: usize, usage: ChunkUsage) -> Option<String> {
         match self.endpoint {
             Endpoint::Chat => {
-                Some(self.chunk(Choice::delta(Some("assistant"), Some(""), None), usage))
+                let delta =
+                    Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
+                Some(self.chunk(Choice::new(index, Content::Delta(delta)), usage, None))
             }
             Endpoint::Completions => None,
         }
     }
 
     /// A chunk with text.
-    pub fn piece(&self, text: &str, usage: ChunkUsage) -> String {
-        self.chunk(
-            match self.endpoint {
-                Endpoint::Chat => Choice::delta(None, Some(text), None),
-                Endpoint::Completions => Choice::text(text, None),
-            },
-            usage,
-        )
+    pub fn piece(&self, index: usize, shown: Shown<'_>, usage: ChunkUsage) -> String {
+        let choice = Choice::new(index, self.content(shown)).with(shown, None);
+        self.chunk(choice, usage, None)
     }
 
-    /// The last chunks: why it ended, then its usage when asked for. The timings are on the last.
+    /// The chunk that ends a choice. The last chunk of all has the timings.
     pub fn closing(
         &self,
+        index: usize,
         reason: FinishReason,
-        timings: &Timings,
+        logprobs: Option<&Logprobs>,
         usage: ChunkUsage,
-    ) -> Vec<String> {
-        let object = self.chunk_object();
-        let choice = match self.endpoint {
-            Endpoint::Chat => Choice::delta(None, None, Some(reason)),
-            Endpoint::Completions => Choice::text("", Some(reason)),
-        };
-        match usage {
-            ChunkUsage::Absent => vec![self.object(object, &[choice], None, Some(timings))],
-            ChunkUsage::AtTheEnd => vec![
-                self.object(object, &[choice], Some(None), None),
-                self.object(object, &[], Some(Some(timings.into())), Some(timings)),
-            ],
+        timings: Option<&Timings>,
+    ) -> String {
+        let shown = Shown { logprobs, ..Shown::default() };
+        let choice = Choice::new(index, self.content(shown)).with(shown, Some(reason));
+        self.chunk(choice, usage, timings)
+    }
+
+    /// The chunk that follows the last choice where usage is asked for.
+    pub fn usage(&self, totals: &Totals) -> String {
+        let usage = Some(Some(totals.into()));
+        self.object(self.chunk_object(), &[], usage, Some(&totals.timings))
+    }
+
+    fn content<'a>(&self, shown: Shown<'a>) -> Content<'a> {
+        let some = |text: &'a str| (!text.is_empty()).then_some(text);
+        match self.endpoint {
+            Endpoint::Chat => Content::Delta(Delta {
+                role: None,
+                reasoning_content: some(shown.reasoning),
+                content: some(shown.content),
+            }),
+            Endpoint::Completions => Content::Text(shown.content),
         }
     }
 
-    fn chunk(&self, choice: Choice<'_>, usage: ChunkUsage) -> String {
+    fn chunk(&self, choice: Choice<'_>, usage: ChunkUsage, timings: Option<&Timings>) -> String {
         let usage = match usage {
             ChunkUsage::Absent => None,
             ChunkUsage::AtTheEnd => Some(None),
         };
-        self.object(self.chunk_object(), &[choice], usage, None)
+        self.object(self.chunk_object(), &[choice], usage, timings)
     }
 
     fn chunk_object(&self) -> &'static str {
@@ -123,12 +148,21 @@ impl Identity {
     }
 }
 
+/// A name for an answer that no other has.
+pub fn new_id(endpoint: Endpoint) -> String {
+    let prefix = match endpoint {
+        Endpoint::Chat => "chatcmpl",
+        Endpoint::Completions => "cmpl",
+    };
+    format!("{prefix}-{}", Uuid::new_v4().simple())
+}
+
 /// Whether the chunks of a stream speak of usage: with `include_usage` all but the last say `null`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkUsage {
     /// Not at all.
     Absent,
-    /// In a chunk of its own, after the reason.
+    /// In a chunk of its own, after the last choice.
     AtTheEnd,
 }
 
@@ -153,11 +187,11 @@ struct Object<'a> {
 
 #[derive(Serialize)]
 struct Choice<'a> {
-    index: u32,
+    index: usize,
     #[serde(flatten)]
     content: Content<'a>,
-    // Always null here; clients read the member without asking whether it is there.
-    logprobs: Option<()>,
+    // Null when not asked for; clients read the member without asking whether it is there.
+    logprobs: Option<&'a Logprobs>,
     finish_reason: Option<FinishReason>,
 }
 
@@ -165,37 +199,46 @@ struct Choice<'a> {
 #[serde(rename_all = "lowercase")]
 enum Content<'a> {
     Text(&'a str),
-    Message { role: &'static str, content: &'a str, refusal: Option<()> },
+    Message {
+        role: &'static str,
+        // Null when there is none; absent when the model does not reason.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reasoning_content: Option<Option<&'a str>>,
+        content: &'a str,
+        refusal: Option<()>,
+    },
     Delta(Delta<'a>),
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Delta<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<&'a str>,
 }
 
+impl<'a> Content<'a> {
+    fn message(shown: Shown<'a>, reasons: bool) -> Self {
+        let reasoning = (!shown.reasoning.is_empty()).then_some(shown.reasoning);
+        Self::Message {
+            role: "assistant",
+            reasoning_content: reasons.then_some(reasoning),
+            content: shown.content,
+            refusal: None,
+        }
+    }
+}
+
 impl<'a> Choice<'a> {
-    fn new(content: Content<'a>, finish_reason: Option<FinishReason>) -> Self {
-        Self { index: 0, content, logprobs: None, finish_reason }
+    fn new(index: usize, content: Content<'a>) -> Self {
+        Self { index, content, logprobs: None, finish_reason: None }
     }
 
-    fn text(text: &'a str, reason: Option<FinishReason>) -> Self {
-        Self::new(Content::Text(text), reason)
-    }
-
-    fn message(content: &'a str, reason: FinishReason) -> Self {
-        Self::new(Content::Message { role: "assistant", content, refusal: None }, Some(reason))
-    }
-
-    fn delta(
-        role: Option<&'static str>,
-        content: Option<&'a str>,
-        reason: Option<FinishReason>,
-    ) -> Self {
-        Self::new(Content::Delta(Delta { role, content }), reason)
+    fn with(self, shown: Shown<'a>, finish_reason: Option<FinishReason>) -> Self {
+        Self { logprobs: shown.logprobs, finish_reason, ..self }
     }
 }
 
@@ -204,112 +247,32 @@ struct Usage {
     prompt_tokens: u64,
     completion_tokens: u64,
     total_tokens: u64,
+    prompt_tokens_details: PromptDetails,
+    completion_tokens_details: CompletionDetails,
 }
 
-impl From<&Timings> for Usage {
-    fn from(timings: &Timings) -> Self {
+#[derive(Serialize)]
+struct PromptDetails {
+    cached_tokens: u64,
+}
+
+#[derive(Serialize)]
+struct CompletionDetails {
+    reasoning_tokens: u64,
+}
+
+impl From<&Totals> for Usage {
+    fn from(totals: &Totals) -> Self {
+        let Totals { timings, reasoning_tokens } = *totals;
         Self {
             prompt_tokens: timings.prompt_tokens,
             completion_tokens: timings.completion_tokens,
             total_tokens: timings.prompt_tokens + timings.completion_tokens,
+            prompt_tokens_details: PromptDetails { cached_tokens: timings.cached_tokens },
+            completion_tokens_details: CompletionDetails { reasoning_tokens },
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn identity(endpoint: Endpoint) -> Identity {
-        Identity { id: "x-1".into(), endpoint, model: "demo".into(), created: 5 }
-    }
-
-    fn timings() -> Timings {
-        Timings { prompt_tokens: 3, completion_tokens: 2, decode_ms: 1.5, ..Timings::default() }
-    }
-
-    fn parsed(text: &str) -> Value {
-        serde_json::from_str(text).unwrap()
-    }
-
-    #[test]
-    fn a_whole_chat_answer() {
-        let text = identity(Endpoint::Chat).whole("Hi", FinishReason::Stop, &timings());
-        assert_eq!(
-            parsed(&text),
-            json!({
-                "id": "x-1", "object": "chat.completion", "created": 5, "model": "demo",
-                "system_fingerprint": FINGERPRINT,
-                "choices": [{
-                    "index": 0,
-                    "message": {"role": "assistant", "content": "Hi", "refusal": null},
-                    "logprobs": null, "finish_reason": "stop",
-                }],
-                "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
-                "timings": {
-                    "queue_ms": 0.0, "prefill_ms": 0.0, "decode_ms": 1.5, "prefill_calls": 0,
-                    "prompt_tokens": 3, "completion_tokens": 2,
-                },
-            })
-        );
-    }
-
-    #[test]
-    fn a_whole_completion() {
-        let text = identity(Endpoint::Completions).whole("Hi", FinishReason::Length, &timings());
-        let object = parsed(&text);
-        assert_eq!(object["object"], "text_completion");
-        assert_eq!(
-            object["choices"],
-            json!([{"index": 0, "text": "Hi", "logprobs": null, "finish_reason": "length"}])
-        );
-    }
-
-    #[test]
-    fn the_chunks_of_a_chat_answer() {
-        let identity = identity(Endpoint::Chat);
-        let choice = |text: &str| parsed(text)["choices"][0].clone();
-        let opening = identity.opening(ChunkUsage::Absent).unwrap();
-        assert_eq!(choice(&opening)["delta"], json!({"role": "assistant", "content": ""}));
-        assert_eq!(choice(&opening)["finish_reason"], Value::Null);
-        assert_eq!(parsed(&opening)["object"], "chat.completion.chunk");
-        assert!(parsed(&opening).get("usage").is_none());
-        let piece = identity.piece("Hi", ChunkUsage::Absent);
-        assert_eq!(choice(&piece)["delta"], json!({"content": "Hi"}));
-        let closing = identity.closing(FinishReason::Stop, &timings(), ChunkUsage::Absent);
-        let [last] = closing.as_slice() else { panic!("{closing:?}") };
-        assert_eq!(choice(last)["delta"], json!({}));
-        assert_eq!(choice(last)["finish_reason"], "stop");
-        assert_eq!(parsed(last)["timings"]["completion_tokens"], 2);
-        assert!(parsed(last).get("usage").is_none());
-    }
-
-    /// S14: a chunk of its own carries the usage, and all others say null.
-    #[test]
-    fn usage_has_its_own_last_chunk() {
-        for endpoint in [Endpoint::Chat, Endpoint::Completions] {
-            let identity = identity(endpoint);
-            let piece = parsed(&identity.piece("Hi", ChunkUsage::AtTheEnd));
-            assert!(piece.as_object().unwrap().contains_key("usage"));
-            assert_eq!(piece["usage"], Value::Null);
-            let closing = identity.closing(FinishReason::Stop, &timings(), ChunkUsage::AtTheEnd);
-            let [reason, usage] = closing.as_slice() else { panic!("{closing:?}") };
-            assert_eq!(parsed(reason)["choices"][0]["finish_reason"], "stop");
-            assert_eq!(parsed(reason)["usage"], Value::Null);
-            assert!(parsed(reason).get("timings").is_none());
-            assert_eq!(parsed(usage)["choices"], json!([]));
-            assert_eq!(parsed(usage)["usage"]["total_tokens"], 5);
-            assert_eq!(parsed(usage)["timings"]["prompt_tokens"], 3);
-        }
-    }
-
-    #[test]
-    fn answers_have_names_of_their_own() {
-        let a = Identity::new(Endpoint::Chat, "demo");
-        let b = Identity::new(Endpoint::Chat, "demo");
-        assert!(a.id.starts_with("chatcmpl-") && a.id != b.id);
-        assert!(Identity::new(Endpoint::Completions, "demo").id.starts_with("cmpl-"));
-    }
-}
+mod tests;

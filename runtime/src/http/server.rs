@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use actix_web::body::MessageBody;
 use actix_web::dev::{Server, ServiceRequest, ServiceResponse};
+use actix_web::guard;
 use actix_web::http::ConnectionType;
 use actix_web::http::header::HeaderName;
 use actix_web::middleware::{Next, from_fn};
-use actix_web::web::{self, Data, ServiceConfig};
+use actix_web::web::{self, Data, PathConfig, ServiceConfig};
 use actix_web::{App as Application, HttpRequest, HttpResponse, HttpServer, Resource, Route};
 
 use super::error::ApiError;
 use super::state::App;
-use super::{inference, info};
+use super::{connection, inference, info, metrics, openapi, requests, tokenize};
 
 /// Says on every answer that a flag makes outputs wrong by request, and which.
 const OUTPUTS_WRONG: HeaderName = HeaderName::from_static("x-pocket-outputs-wrong");
@@ -29,9 +30,20 @@ const KEEP_ALIVE: Duration = Duration::from_secs(75);
 /// What the last bytes of answers may take to leave once no request is open.
 const FLUSH_LIMIT_S: u64 = 2;
 
-/// Takes the address and starts to answer on it. Only one address is taken, the first `host` resolves
+/// Methods of what can be read; HEAD gives the headers of GET.
+const READ: &str = "GET, HEAD";
+const POST: &str = "POST";
+const DELETE: &str = "DELETE";
+
+/// Takes the address and starts to answer on it, `connections` at a time; more wait until one closes.
+/// Only one address is taken, the first `host` resolves
 /// to, so that a free port (`port` 0) is one port and a port in use is an error, not half a server.
-pub fn listen(host: &str, port: u16, app: Data<App>) -> io::Result<(Server, SocketAddr)> {
+pub fn listen(
+    host: &str,
+    port: u16,
+    connections: usize,
+    app: Data<App>,
+) -> io::Result<(Server, SocketAddr)> {
     let address = (host, port)
         .to_socket_addrs()?
         .next()
@@ -43,7 +55,9 @@ pub fn listen(host: &str, port: u16, app: Data<App>) -> io::Result<(Server, Sock
             .configure(routes)
             .default_service(web::to(no_route))
     })
+    .on_connect(connection::on_connect)
     .workers(THREADS)
+    .max_connections((connections / THREADS).max(1))
     .keep_alive(KEEP_ALIVE)
     // An event is a small packet; without this it may wait for the last one's acknowledgement.
     .tcp_nodelay(true)
@@ -54,25 +68,47 @@ pub fn listen(host: &str, port: u16, app: Data<App>) -> io::Result<(Server, Sock
     Ok((server.run(), address))
 }
 
-/// Every route of the API.
-pub fn routes(config: &mut ServiceConfig) {
-    config
-        .service(resource("/health", "GET", web::get().to(info::health)))
-        .service(resource("/version", "GET", web::get().to(info::version)))
-        .service(resource("/v1/models", "GET", web::get().to(info::models)))
-        .service(resource("/v1/models/{name:.+}", "GET", web::get().to(info::model)))
-        .service(resource("/v1/chat/completions", "POST", web::post().to(inference::chat)))
-        .service(resource("/v1/completions", "POST", web::post().to(inference::completions)));
+/// Every route of the API: path, methods, and who answers.
+fn table() -> Vec<(&'static str, &'static str, Route)> {
+    vec![
+        ("/health", READ, read().to(info::health)),
+        ("/version", READ, read().to(info::version)),
+        ("/metrics", READ, read().to(metrics::metrics)),
+        ("/openapi.json", READ, read().to(openapi::document)),
+        ("/v1/models", READ, read().to(info::models)),
+        ("/v1/models/{name:.+}", READ, read().to(info::model)),
+        ("/v1/chat/completions", POST, web::post().to(inference::chat)),
+        ("/v1/completions", POST, web::post().to(inference::completions)),
+        ("/v1/requests/{id:.+}", DELETE, web::delete().to(requests::cancel)),
+        ("/tokenize", POST, web::post().to(tokenize::tokenize)),
+        ("/detokenize", POST, web::post().to(tokenize::detokenize)),
+    ]
 }
 
-/// A path with one method; others are refused by name.
-fn resource(path: &str, method: &'static str, route: Route) -> Resource {
+/// Sets the routes up.
+pub fn routes(config: &mut ServiceConfig) {
+    // What cannot be part of any path.
+    config.app_data(PathConfig::default().error_handler(|_, request| {
+        ApiError::no_route(request.method().as_str(), request.path()).into()
+    }));
+    for (path, methods, route) in table() {
+        config.service(resource(path, methods, route));
+    }
+}
+
+/// GET, and HEAD, of which the server drops the body.
+fn read() -> Route {
+    web::route().guard(guard::Any(guard::Get()).or(guard::Head()))
+}
+
+/// A path with the methods of one route; others are refused by name.
+fn resource(path: &str, methods: &'static str, route: Route) -> Resource {
     web::resource(path).route(route).default_service(web::to(
         move |request: HttpRequest| async move {
             Err::<HttpResponse, _>(ApiError::method_not_allowed(
                 request.method().as_str(),
                 request.path(),
-                method,
+                methods,
             ))
         },
     ))
@@ -106,6 +142,8 @@ mod tests {
     use actix_web::http::{Method, StatusCode, header};
     use actix_web::test::{self, TestRequest};
     use serde_json::{Value, json};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
 
     use super::*;
 
@@ -136,19 +174,49 @@ mod tests {
         assert_eq!(body["error"]["message"], "there is no GET /v1/nothing");
         assert_eq!(body["error"]["code"], "unknown_url");
         for (method, path, allow) in [
-            (Method::GET, "/v1/completions", "POST"),
-            (Method::GET, "/v1/chat/completions", "POST"),
-            (Method::DELETE, "/health", "GET"),
-            (Method::POST, "/v1/models", "GET"),
-            (Method::POST, "/v1/models/a/b", "GET"),
-            (Method::PUT, "/version", "GET"),
+            (Method::GET, "/v1/completions", POST),
+            (Method::GET, "/v1/chat/completions", POST),
+            (Method::DELETE, "/health", READ),
+            (Method::POST, "/v1/models", READ),
+            (Method::POST, "/v1/models/a/b", READ),
+            (Method::PUT, "/version", READ),
+            (Method::POST, "/metrics", READ),
+            (Method::GET, "/tokenize", POST),
+            (Method::GET, "/v1/requests/cmpl-1", DELETE),
         ] {
             let request = TestRequest::default().method(method.clone()).uri(path);
             let (status, headers, body) = ask(&app, request).await;
             assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED, "{method} {path}");
             assert_eq!(headers.get(header::ALLOW).unwrap(), allow);
-            assert_eq!(body["error"]["message"], format!("{path} takes {allow}, not {method}"));
+            let takes = allow.replace(", ", " or ");
+            assert_eq!(body["error"]["message"], format!("{path} takes {takes}, not {method}"));
         }
+    }
+
+    /// O8, K10: a route that is not in the description is found by nobody, a key's owner included.
+    #[actix_web::test]
+    async fn every_route_is_described_and_no_other() {
+        let (_, _, document) = ask(&starting(), TestRequest::get().uri("/openapi.json")).await;
+        let mut described: Vec<(String, String)> = Vec::new();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            described.extend(
+                methods
+                    .as_object()
+                    .unwrap()
+                    .keys()
+                    .map(|method| (path.clone(), method.to_uppercase())),
+            );
+        }
+        let mut routed: Vec<(String, String)> = table()
+            .into_iter()
+            .map(|(path, methods, _)| {
+                let method = methods.split(',').next().unwrap_or(methods);
+                (path.replace(":.+", ""), method.to_owned())
+            })
+            .collect();
+        described.sort();
+        routed.sort();
+        assert_eq!(described, routed);
     }
 
     #[actix_web::test]
@@ -163,8 +231,16 @@ mod tests {
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(headers.get(header::RETRY_AFTER).unwrap(), "1");
         assert_eq!(body["error"]["message"], "the model is loading, 50 % of its weights are there");
-        let (status, _, _) = ask(&app, TestRequest::get().uri("/v1/models")).await;
-        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        for request in [
+            TestRequest::get().uri("/v1/models"),
+            TestRequest::get().uri("/metrics"),
+            TestRequest::delete().uri("/v1/requests/cmpl-1"),
+            TestRequest::post().uri("/tokenize").set_json(json!({"prompt": "a"})),
+        ] {
+            let (status, _, body) = ask(&app, request).await;
+            assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+            assert_eq!(body["error"]["code"], "unavailable");
+        }
         let (status, _, body) = ask(&app, TestRequest::get().uri("/version")).await;
         assert_eq!(status, StatusCode::OK);
         assert_eq!(body["version"], env!("CARGO_PKG_VERSION"));
@@ -183,13 +259,30 @@ mod tests {
         assert_eq!(body["error"]["message"], "the server is shutting down");
     }
 
+    /// HEAD has GET's status and headers, and no body to wait for.
+    #[actix_web::test]
+    async fn what_can_be_read_answers_head_too() {
+        let (server, address) = listen("127.0.0.1", 0, 2, starting()).unwrap();
+        let handle = server.handle();
+        actix_web::rt::spawn(server);
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let request = b"HEAD /version HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        client.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert!(answer.contains("content-type: application/json"), "{answer}");
+        assert!(answer.ends_with("\r\n\r\n"), "{answer}");
+        handle.stop(false).await;
+    }
+
     #[actix_web::test]
     async fn a_port_in_use_is_an_error_and_port_0_is_one_port() {
         let held = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = held.local_addr().unwrap().port();
-        let error = listen("127.0.0.1", port, starting()).map(|_| ()).unwrap_err();
+        let error = listen("127.0.0.1", port, 2, starting()).map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-        let (server, address) = listen("127.0.0.1", 0, starting()).unwrap();
+        let (server, address) = listen("127.0.0.1", 0, 2, starting()).unwrap();
         assert_ne!(address.port(), 0);
         let handle = server.handle();
         let running = actix_web::rt::spawn(server);

@@ -9,8 +9,8 @@ use pocket_actors::EngineHandle;
 use tokio::sync::watch;
 
 use super::error::ApiError;
-use super::params::SamplingDefaults;
 use super::prompt::TextSide;
+use super::sampling::SamplingDefaults;
 
 /// The model as the API shows it.
 pub struct ServedModel {

@@ -1,0 +1,191 @@
+//! The schemas of everything that is no answer of the model: health, models, tokens.
+
+use serde_json::{Map, Value, json};
+
+use super::schema::{count, list, nullable, number, object, one_of, partial, reference, text};
+use crate::http::fields::{self, Endpoint};
+use crate::http::tokenize::{DETOKENIZE, Member, TOKENIZE};
+
+/// By name.
+pub fn schemas() -> Vec<(&'static str, Value)> {
+    vec![
+        ("Health", health()),
+        ("RankHealth", rank()),
+        ("Version", object([("version", text())])),
+        ("Model", model()),
+        (
+            "Models",
+            object([("object", json!({"const": "list"})), ("data", list(reference("Model")))]),
+        ),
+        ("Cancelled", object([("id", text()), ("cancelled", count())])),
+        (
+            "Tokens",
+            object([
+                ("count", count()),
+                ("max_model_len", count()),
+                ("tokens", list(count())),
+                ("token_strs", nullable(list(text()))),
+            ]),
+        ),
+        ("Text", object([("prompt", text())])),
+        ("Document", json!({"type": "object"})),
+    ]
+}
+
+/// The body of a request to `/tokenize`.
+pub fn tokenize_request() -> Value {
+    let mut schema = request(TOKENIZE, |name| match name {
+        "messages" | "chat_template_kwargs" => chat_field(name),
+        "add_generation_prompt" | "add_special_tokens" | "return_token_strs" => {
+            json!({"type": ["boolean", "null"]})
+        }
+        _ => json!({"type": ["string", "null"]}),
+    });
+    schema["anyOf"] = json!([{"required": ["prompt"]}, {"required": ["messages"]}]);
+    schema
+}
+
+/// The body of a request to `/detokenize`.
+pub fn detokenize_request() -> Value {
+    let mut schema = request(DETOKENIZE, |name| match name {
+        "tokens" => list(count()),
+        _ => json!({"type": ["string", "null"]}),
+    });
+    schema["required"] = json!(["tokens"]);
+    schema
+}
+
+fn request(members: &[Member], schema: fn(&str) -> Value) -> Value {
+    let properties: Map<String, Value> = members
+        .iter()
+        .map(|member| {
+            let mut described = schema(member.name);
+            described["description"] = json!(member.about);
+            (member.name.to_owned(), described)
+        })
+        .collect();
+    json!({"type": "object", "properties": properties, "additionalProperties": false})
+}
+
+/// As a chat has it.
+fn chat_field(name: &str) -> Value {
+    fields::find(Endpoint::Chat, name).map(fields::Field::schema).unwrap_or_default()
+}
+
+fn model() -> Value {
+    object([
+        ("id", text()),
+        ("object", json!({"const": "model"})),
+        ("created", count()),
+        ("owned_by", text()),
+        ("max_model_len", count()),
+    ])
+}
+
+/// While the model loads there may be no engine to ask, and then most of it is not there.
+fn health() -> Value {
+    let cost = object([("fixed_us", number()), ("row_us", number())]);
+    partial(
+        [("state", one_of(&["starting", "ready", "draining", "failed"]))],
+        [
+            ("reason", text()),
+            ("loaded", json!({"type": "number", "minimum": 0, "maximum": 1})),
+            ("epoch", count()),
+            ("forward_passes", count()),
+            ("running", count()),
+            ("waiting", count()),
+            ("kv_blocks_used", count()),
+            ("kv_blocks", count()),
+            ("call_cost", nullable(cost)),
+            ("ranks", list(reference("RankHealth"))),
+            ("flags", list(text())),
+            ("outputs_wrong", nullable(text())),
+            ("notes", list(text())),
+        ],
+    )
+}
+
+fn rank() -> Value {
+    let progress = object([
+        ("phase", text()),
+        ("layer", nullable(count())),
+        ("step", count()),
+        ("all_reduce", count()),
+        ("beat", count()),
+    ]);
+    let counters =
+        object([("run", count()), ("skipped", count()), ("bytes", count()), ("wait_us", count())]);
+    object([
+        ("rank", count()),
+        ("pid", count()),
+        ("state", text()),
+        ("device", text()),
+        ("progress", progress),
+        ("counters", counters),
+        ("loaded", number()),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use pocket_actors::api::{CallCost, EngineState, EngineStatus, RankStatus};
+    use pocket_collectives::{Counters, Progress};
+
+    use super::*;
+
+    fn members(value: &Value) -> Vec<&str> {
+        let mut names: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// A member that is added to the status and not here would be noticed by nobody.
+    #[test]
+    fn the_status_has_the_members_described() {
+        let rank = RankStatus {
+            rank: 0,
+            pid: 1,
+            state: "ready".into(),
+            device: "cpu".into(),
+            progress: Progress::default(),
+            counters: Counters::default(),
+            loaded: 1.0,
+        };
+        let status = json!(EngineStatus {
+            state: EngineState::Failed("rank 2".into()),
+            epoch: 1,
+            forward_passes: 7,
+            running: 1,
+            waiting: 0,
+            kv_blocks_used: 3,
+            kv_blocks: 8,
+            call_cost: Some(CallCost { fixed_us: 10.0, row_us: 1.0 }),
+            ranks: vec![rank],
+            flags: vec![],
+            outputs_wrong: None,
+            notes: vec![],
+        });
+        let (health, rank) = (health(), super::rank());
+        let mut described = members(&health["properties"]);
+        // Of the server's own.
+        described.retain(|name| *name != "loaded");
+        assert_eq!(described, members(&status));
+        let ranks = &status["ranks"][0];
+        assert_eq!(members(&rank["properties"]), members(ranks));
+        for part in ["progress", "counters"] {
+            assert_eq!(members(&rank["properties"][part]["properties"]), members(&ranks[part]));
+        }
+        let cost = &health["properties"]["call_cost"]["anyOf"][0]["properties"];
+        assert_eq!(members(cost), members(&status["call_cost"]));
+    }
+
+    #[test]
+    fn the_bodies_have_the_fields_their_parsers_know() {
+        let schema = tokenize_request();
+        for member in TOKENIZE {
+            assert_eq!(schema["properties"][member.name]["description"], member.about);
+        }
+        assert_eq!(schema["properties"]["messages"]["type"], "array");
+        assert_eq!(members(&detokenize_request()["properties"]), ["model", "tokens"]);
+    }
+}
