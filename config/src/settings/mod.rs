@@ -255,10 +255,10 @@ settings! {
               request. What it costs: a merged wave is a barrier, and no first token comes out before the \
               last row is computed, where calls one after the other hand out the early tokens early. On a \
               device whose calls cost mostly by the token (a CPU), merging everything shortens the wave and \
-              still raises the mean time to first token. `auto` takes the cap from what calls have cost so \
-              far, a fixed part and a part for each row: with `a` = fixed / row and `T` prompt tokens \
-              waiting it is the `R` with `R^2 + aR = aT`. A number sets the cap; one prompt's own piece may \
-              exceed it. Answers do not depend on it. `POCKET_PREFILL_MERGE=0` merges nothing.",
+              still raises the mean time to first token. `auto` goes by what calls have cost so far, a \
+              fixed part and a part for each row, and cuts the prompts that wait into the calls with the \
+              least mean time to first token. A number sets the cap; one prompt's own piece may exceed it. \
+              Answers do not depend on it. `POCKET_PREFILL_MERGE=0` merges nothing.",
     }
 
     max_queue: QueueLimit = QueueLimit(64) => {
