@@ -65,14 +65,28 @@ fn matrices(device: &CpuDevice, inputs: usize, outputs: usize) -> Vec<PackedMatr
     (0..copies).map(|_| device.pack(std::slice::from_ref(&part)).unwrap()).collect()
 }
 
-#[divan::bench(args = cases(&SHAPES), sample_count = 200, sample_size = 1, max_time = 5)]
-fn rows_1(bencher: Bencher, case: &str) {
-    product(bencher, case, 1);
+/// Decode steps and short prompts: rows by threads and shape.
+macro_rules! few_rows {
+    ($($name:ident: $rows:expr;)+) => {
+        $(
+            #[divan::bench(args = cases(&SHAPES), sample_count = 100, sample_size = 1, max_time = 3)]
+            fn $name(bencher: Bencher, case: &str) {
+                product(bencher, case, $rows);
+            }
+        )+
+    };
 }
 
-#[divan::bench(args = cases(&SHAPES), sample_count = 200, sample_size = 1, max_time = 5)]
-fn rows_8(bencher: Bencher, case: &str) {
-    product(bencher, case, 8);
+few_rows! {
+    rows_01: 1;
+    rows_02: 2;
+    rows_03: 3;
+    rows_04: 4;
+    rows_06: 6;
+    rows_08: 8;
+    rows_12: 12;
+    rows_16: 16;
+    rows_32: 32;
 }
 
 #[divan::bench(args = cases(&SHAPES[..3]), sample_count = 50, sample_size = 1, max_time = 5)]

@@ -130,14 +130,14 @@ impl Simd {
     pub fn call<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Simd::Avx2 => {
-                // SAFETY: whoever holds this value has checked that the processor has AVX2 and FMA
-                // (`CpuDevice::new` does), see `Simd::Avx2`.
+            Simd::Avx512 | Simd::Avx2 => {
+                // SAFETY: whoever holds either value has checked that the processor has AVX2 and FMA
+                // (`CpuDevice::new` does), see `Simd`.
                 let lanes = unsafe { avx2::Avx2::assume() };
                 lanes.call(kernel)
             }
             #[cfg(not(target_arch = "x86_64"))]
-            Simd::Avx2 => Portable.call(kernel),
+            Simd::Avx512 | Simd::Avx2 => Portable.call(kernel),
             Simd::Portable => Portable.call(kernel),
         }
     }
@@ -336,8 +336,14 @@ mod avx2 {
         unsafe fn load_bf16_at(self, from: *const u16) -> __m256 {
             // SAFETY: as above; the load takes any address.
             unsafe {
-                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+                // All eight to both halves, then each half's four to the upper bytes of its lanes: the
+                // shuffle leaves the ports that multiply alone, which a shift does not.
+                let both = _mm256_broadcastsi128_si256(_mm_loadu_si128(from.cast()));
+                let upper = _mm256_setr_epi8(
+                    -1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7, //
+                    -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15,
+                );
+                _mm256_castsi256_ps(_mm256_shuffle_epi8(both, upper))
             }
         }
         #[inline(always)]

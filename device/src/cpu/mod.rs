@@ -27,6 +27,7 @@ mod strip;
 pub mod tensor;
 #[cfg(test)]
 mod testing;
+mod wide;
 mod work;
 mod workspace;
 

@@ -34,11 +34,16 @@ pub fn device(threads: usize, simd: Simd) -> CpuDevice {
     CpuDevice::new(CpuOptions { threads, cpus: None, simd: Some(simd) }).unwrap()
 }
 
+/// All instructions that this processor has.
+pub fn every_simd() -> Vec<Simd> {
+    let all = [Simd::Avx512, Simd::Avx2, Simd::Portable];
+    all.into_iter().filter(|simd| simd.is_supported()).collect()
+}
+
 /// Devices that must all give the same bits.
 pub fn devices() -> Vec<CpuDevice> {
-    [(1, Simd::detect()), (2, Simd::detect()), (5, Simd::detect()), (1, Simd::Portable)]
-        .map(|(threads, simd)| device(threads, simd))
-        .into()
+    let spread = [2, 5].map(|threads| device(threads, Simd::detect()));
+    every_simd().into_iter().map(|simd| device(1, simd)).chain(spread).collect()
 }
 
 /// The bits, for exact comparison.

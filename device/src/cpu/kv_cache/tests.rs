@@ -14,15 +14,13 @@ impl CpuKvCache {
 
     /// Writes `x` everywhere, or in one block of all layers.
     pub fn fill(&mut self, block: Option<BlockId>, x: f32) {
-        let len = self.block_len();
         let blocks = match block {
-            Some(block) => (0..self.shape.layers)
-                .map(|layer| self.layer(layer).start + block.0 as usize * len)
-                .map(|start| start..start + len)
-                .collect(),
-            None => vec![0..self.layer(self.shape.layers).start],
+            Some(BlockId(block)) => block as usize..block as usize + 1,
+            None => 0..self.shape.blocks,
         };
-        for range in blocks {
+        for layer in 0..self.shape.layers {
+            let (start, len) = (self.layer(layer).start, self.block_len());
+            let range = start + blocks.start * len..start + blocks.end * len;
             match &mut self.memory {
                 KvMemory::Float32(memory) => memory.as_mut_slice()[range].fill(x),
                 KvMemory::Bf16(memory) => memory.as_mut_slice()[range].fill(bf16::from_f32(x)),
@@ -68,8 +66,8 @@ fn every_number_of_a_block_has_its_own_place() {
 #[test]
 fn bf16_is_rounded_to_the_nearest_and_ties_to_even() {
     // A bf16 has seven bits after the point: 1 + 1/128 is one, 1 + 1/256 and 1 + 3/256 are ties.
-    for (x, rounded) in [(1.0, 1.0), (1.00390625, 1.0), (1.01171875, 1.015625), (1.0040, 1.0078125)]
-    {
+    let parts = |n: u32| 1.0 + n as f32 / 512.0;
+    for (x, rounded) in [(0, 0), (2, 0), (6, 8), (3, 4)].map(|(x, near)| (parts(x), parts(near))) {
         let mut block = [bf16::ZERO; 2 * STRIP * KV_BLOCK_TOKENS];
         let layout = KvLayout::new(KvShape { kv_heads: 1, head_dim: 1, ..SHAPE });
         layout.write(&mut block, 5, &[x], |_| std::slice::from_ref(&x));

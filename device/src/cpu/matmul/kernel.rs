@@ -1,40 +1,39 @@
 //! The kernel: weights go from memory through a register into the sums.
 //!
-//! A *block* is up to [`ROWS`] rows by a tile or half a tile, its sums in registers for all inputs. The
-//! blocks of one tile follow each other, so its weights come from memory once and from the cache for
-//! the rest. Widening them anew for each block is hidden behind the multiplications: keeping a widened
-//! copy, and the activations in the order of use, has been measured to be 5% slower at 512 rows and
-//! twice as slow at 8.
+//! A *block* is some rows by one tile or a part of it, its sums in registers for all inputs. The blocks
+//! of one tile follow each other, so its weights come from memory once and from the cache for the rest.
+//! Widening them anew for each block is hidden behind the multiplications: keeping a widened copy, and
+//! the activations in the order of use, has been measured to be 5% slower at 512 rows and twice as slow
+//! at 8.
 
 use std::ops::Range;
 
-use super::super::lanes::{Kernel, LANES, Lanes};
+use super::super::lanes::LANES;
 use super::super::matrix::TILE;
 use super::super::prefetch::prefetch_far;
+use super::super::wide::{Wide, WideKernel};
 use super::Product;
 
-/// The most rows multiplied at once: with half a tile, twelve sums, three quarters of the registers.
-const ROWS: usize = 6;
-
-/// The most rows that leave registers for the sums of a whole tile.
+/// The most rows that leave narrow registers for the sums of a whole tile.
 const WHOLE_TILE_ROWS: usize = 3;
 
-/// Vectors of weights that a tile has for one input.
+/// Narrow vectors of weights that a tile has for one input.
 const VECTORS: usize = TILE / LANES;
 
 /// How far ahead of their use one or two rows fetch weights, in inputs: 1 KiB, as far as helps the
 /// processor's own prefetching (2 KiB and more disturb it: a quarter slower).
 const NEAR: usize = 16;
 
-/// The same for three rows: 16 KiB. Their arithmetic keeps the processor from looking ahead itself.
+/// The same for more rows: 16 KiB. Their arithmetic keeps the processor from looking ahead itself.
 const FAR: usize = 256;
 
 /// Activations that go through the tiles together: half a second-level cache.
 const PASS_BYTES: usize = 512 << 10;
 
-/// Rows that go through the tiles together.
+/// Rows that go through the tiles together: whole blocks, whatever the vectors.
 fn pass_rows(inputs: usize) -> usize {
-    (PASS_BYTES / (inputs * size_of::<f32>()) / ROWS).max(1) * ROWS
+    const BLOCK: usize = 12;
+    (PASS_BYTES / (inputs * size_of::<f32>()) / BLOCK).max(1) * BLOCK
 }
 
 /// How often a product of so many rows reads its weights from memory.
@@ -49,19 +48,17 @@ pub(super) struct Task<'a> {
     pub(super) tiles: Range<usize>,
 }
 
-impl Kernel for Task<'_> {
-    type Output = ();
-
+impl WideKernel for Task<'_> {
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
+    fn run<W: Wide>(self, w: W) {
         let pass = pass_rows(self.product.w.inputs());
         for first in (0..self.product.rows).step_by(pass) {
             let rows = first..self.product.rows.min(first + pass);
             for tile in self.tiles.clone() {
-                if rows.len() <= WHOLE_TILE_ROWS {
-                    self.whole_tile(l, rows.clone(), tile);
+                if W::WIDTH == LANES && rows.len() <= WHOLE_TILE_ROWS {
+                    self.narrow_tile(w, rows.clone(), tile);
                 } else {
-                    self.two_halves(l, rows.clone(), tile);
+                    self.tile(w, rows.clone(), tile);
                 }
             }
         }
@@ -69,24 +66,31 @@ impl Kernel for Task<'_> {
 }
 
 impl Task<'_> {
-    /// One block. It fetches ahead within its tile, and at the end the beginning of the next one, which
-    /// follows in memory.
+    /// Few rows by a tile of narrow vectors, as one block.
     #[inline(always)]
-    fn whole_tile<L: Lanes>(&self, l: L, rows: Range<usize>, tile: usize) {
+    fn narrow_tile<W: Wide>(&self, w: W, rows: Range<usize>, tile: usize) {
         match rows.len() {
-            1 => self.block::<L, 1, VECTORS>(l, rows.start, tile * TILE, NEAR),
-            2 => self.block::<L, 2, VECTORS>(l, rows.start, tile * TILE, NEAR),
-            _ => self.block::<L, WHOLE_TILE_ROWS, VECTORS>(l, rows.start, tile * TILE, FAR),
+            1 => self.block::<W, 1, VECTORS>(w, rows.start, tile * TILE, NEAR),
+            2 => self.block::<W, 2, VECTORS>(w, rows.start, tile * TILE, NEAR),
+            _ => self.block::<W, WHOLE_TILE_ROWS, VECTORS>(w, rows.start, tile * TILE, FAR),
         }
     }
 
-    /// Blocks of rows, as equal as possible, by half a tile. Each fetches the next tile: its own has
-    /// been fetched by the blocks of the tile before.
+    /// Blocks of rows, as equal as possible, by two vectors: half a tile of narrow ones, a whole tile of
+    /// wide ones.
     #[inline(always)]
-    fn two_halves<L: Lanes>(&self, l: L, rows: Range<usize>, tile: usize) {
-        let ahead = self.product.w.inputs();
-        let blocks = rows.len().div_ceil(ROWS);
-        for column in [tile * TILE, tile * TILE + TILE / 2] {
+    fn tile<W: Wide>(&self, w: W, rows: Range<usize>, tile: usize) {
+        let blocks = rows.len().div_ceil(W::ROWS);
+        // A single block fetches ahead within its tile, and at the end the beginning of the next one,
+        // which follows in memory. Several fetch the next tile: their own has been fetched by those of
+        // the tile before.
+        let single = blocks == 1 && 2 * W::WIDTH == TILE;
+        let ahead = match rows.len() {
+            _ if !single => self.product.w.inputs(),
+            1 | 2 => NEAR,
+            _ => FAR,
+        };
+        for column in (tile * TILE..(tile + 1) * TILE).step_by(2 * W::WIDTH) {
             if column >= self.product.out.outputs {
                 // Nothing but padding.
                 break;
@@ -95,12 +99,18 @@ impl Task<'_> {
                 let first = rows.start + rows.len() * block / blocks;
                 let last = rows.start + rows.len() * (block + 1) / blocks;
                 match last - first {
-                    1 => self.block::<L, 1, { VECTORS / 2 }>(l, first, column, ahead),
-                    2 => self.block::<L, 2, { VECTORS / 2 }>(l, first, column, ahead),
-                    3 => self.block::<L, 3, { VECTORS / 2 }>(l, first, column, ahead),
-                    4 => self.block::<L, 4, { VECTORS / 2 }>(l, first, column, ahead),
-                    5 => self.block::<L, 5, { VECTORS / 2 }>(l, first, column, ahead),
-                    _ => self.block::<L, ROWS, { VECTORS / 2 }>(l, first, column, ahead),
+                    1 => self.block::<W, 1, 2>(w, first, column, ahead),
+                    2 => self.block::<W, 2, 2>(w, first, column, ahead),
+                    3 => self.block::<W, 3, 2>(w, first, column, ahead),
+                    4 => self.block::<W, 4, 2>(w, first, column, ahead),
+                    5 => self.block::<W, 5, 2>(w, first, column, ahead),
+                    7 if W::ROWS > 6 => self.block::<W, 7, 2>(w, first, column, ahead),
+                    8 if W::ROWS > 6 => self.block::<W, 8, 2>(w, first, column, ahead),
+                    9 if W::ROWS > 6 => self.block::<W, 9, 2>(w, first, column, ahead),
+                    10 if W::ROWS > 6 => self.block::<W, 10, 2>(w, first, column, ahead),
+                    11 if W::ROWS > 6 => self.block::<W, 11, 2>(w, first, column, ahead),
+                    12 if W::ROWS > 6 => self.block::<W, 12, 2>(w, first, column, ahead),
+                    _ => self.block::<W, 6, 2>(w, first, column, ahead),
                 }
             }
         }
@@ -109,9 +119,9 @@ impl Task<'_> {
     /// `M` rows from `row` on by `N` vectors of outputs from `column` on, which one tile holds, fetching
     /// weights `ahead` inputs ahead.
     #[inline(always)]
-    fn block<L: Lanes, const M: usize, const N: usize>(
+    fn block<W: Wide, const M: usize, const N: usize>(
         &self,
-        l: L,
+        w: W,
         row: usize,
         column: usize,
         ahead: usize,
@@ -121,18 +131,18 @@ impl Task<'_> {
         let tile_start = column / TILE * TILE * inputs;
         let weights = &self.product.w.tiles()[tile_start..tile_start + TILE * inputs];
         let offset = column % TILE;
-        assert!(offset + N * LANES <= TILE);
-        let mut sums = [[l.splat(0.0); N]; M];
+        assert!(offset + N * W::WIDTH <= TILE);
+        let mut sums = [[w.splat(0.0); N]; M];
         // SAFETY: `x` holds M rows of `inputs` numbers and `weights` as many lines of TILE, in which N
         // vectors follow `offset`.
         unsafe {
             let weights = weights.as_ptr();
             let fetch = weights.wrapping_add(ahead * TILE);
-            accumulate(l, &mut sums, x.as_ptr(), weights.add(offset), inputs, fetch);
+            accumulate(w, &mut sums, x.as_ptr(), weights.add(offset), inputs, fetch);
         }
         for (i, sums) in sums.iter().enumerate() {
             // SAFETY: these columns belong to this task alone.
-            unsafe { self.product.out.store(l, sums, row + i, column) };
+            unsafe { self.product.out.store(w, sums, row + i, column) };
         }
     }
 }
@@ -143,9 +153,9 @@ impl Task<'_> {
 /// # Safety
 /// `M` rows of `inputs` numbers at `x`, and the vectors, must be readable.
 #[inline(always)]
-unsafe fn accumulate<L: Lanes, const M: usize, const N: usize>(
-    l: L,
-    sums: &mut [[L::V; N]; M],
+unsafe fn accumulate<W: Wide, const M: usize, const N: usize>(
+    w: W,
+    sums: &mut [[W::V; N]; M],
     x: *const f32,
     weights: *const u16,
     inputs: usize,
@@ -158,25 +168,25 @@ unsafe fn accumulate<L: Lanes, const M: usize, const N: usize>(
         // SAFETY: the caller's promise.
         unsafe {
             if M <= WHOLE_TILE_ROWS {
-                let mut numbers = [l.splat(0.0); M];
+                let mut numbers = [w.splat(0.0); M];
                 for (i, number) in numbers.iter_mut().enumerate() {
-                    *number = l.splat(*x.add(i * inputs + k));
+                    *number = w.splat(*x.add(i * inputs + k));
                 }
                 for j in 0..N {
-                    let weights = l.load_bf16_at(weights.add(k * TILE + j * LANES));
+                    let weights = w.load_bf16_at(weights.add(k * TILE + j * W::WIDTH));
                     for (sums, &number) in sums.iter_mut().zip(&numbers) {
-                        sums[j] = l.fma(number, weights, sums[j]);
+                        sums[j] = w.fma(number, weights, sums[j]);
                     }
                 }
             } else {
-                let mut line = [l.splat(0.0); N];
+                let mut line = [w.splat(0.0); N];
                 for (j, line) in line.iter_mut().enumerate() {
-                    *line = l.load_bf16_at(weights.add(k * TILE + j * LANES));
+                    *line = w.load_bf16_at(weights.add(k * TILE + j * W::WIDTH));
                 }
                 for (i, sums) in sums.iter_mut().enumerate() {
-                    let number = l.splat(*x.add(i * inputs + k));
+                    let number = w.splat(*x.add(i * inputs + k));
                     for (sum, &weights) in sums.iter_mut().zip(&line) {
-                        *sum = l.fma(number, weights, *sum);
+                        *sum = w.fma(number, weights, *sum);
                     }
                 }
             }

@@ -6,8 +6,8 @@
 
 mod kernel;
 
-use super::lanes::{LANES, Lanes};
 use super::pool::DisjointMut;
+use super::wide::Wide;
 use super::{CpuDevice, CpuTensor, PackedMatrix, Simd};
 use crate::{DeviceError, DeviceTensor};
 
@@ -48,7 +48,7 @@ pub fn matmul(
     let step = tiles_a_task(tiles, device.pool().threads());
     device.pool().run(tiles.div_ceil(step), &|task| {
         let tiles = task * step..tiles.min((task + 1) * step);
-        product.simd.call(kernel::Task { product: &product, tiles });
+        product.simd.call_wide(kernel::Task { product: &product, tiles });
     });
     Ok(())
 }
@@ -75,25 +75,19 @@ impl Columns<'_> {
     /// # Safety
     /// No reference to these columns may be live.
     #[inline(always)]
-    unsafe fn store<L: Lanes, const N: usize>(
+    unsafe fn store<W: Wide, const N: usize>(
         &self,
-        l: L,
-        sums: &[L::V; N],
+        w: W,
+        sums: &[W::V; N],
         row: usize,
         column: usize,
     ) {
         let start = row * self.outputs + column;
-        let len = (N * LANES).min(self.outputs - column);
+        let len = (N * W::WIDTH).min(self.outputs - column);
         // SAFETY: the caller's promise.
         let columns = unsafe { self.memory.slice(start..start + len) };
-        if let Ok(columns) = <&mut [[f32; LANES]; N]>::try_from(columns.as_chunks_mut().0) {
-            for (columns, &sums) in columns.iter_mut().zip(sums) {
-                l.store(sums, columns);
-            }
-        } else {
-            for (columns, &sums) in columns.chunks_mut(LANES).zip(sums) {
-                l.store_part(sums, columns);
-            }
+        for (columns, &sums) in columns.chunks_mut(W::WIDTH).zip(sums) {
+            w.store_part(sums, columns);
         }
     }
 }

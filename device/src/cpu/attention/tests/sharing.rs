@@ -23,7 +23,7 @@ fn used_blocks_give_the_bits_of_fresh_ones() {
             let own = blocks([1, 0]);
             // A prompt, then one token after the other.
             let mut found = Vec::new();
-            for rows in [0..70].into_iter().chain((70..100).map(|row| row..row + 1)) {
+            for rows in std::iter::once(0..70).chain((70..100).map(|row| row..row + 1)) {
                 let segments = [segment(0, 0, rows.len(), rows.start, &own)];
                 let rows = tensor(&qkv[rows.start * cols..rows.end * cols]);
                 found.extend_from_slice(
