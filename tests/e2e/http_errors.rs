@@ -125,7 +125,7 @@ fn bodies_routes_and_methods() {
     assert_eq!((reply.status, reply.header("allow")), (405, Some("POST")));
     error(&reply.body, &json!(null));
     let reply = client.post("/health", &json!({})).unwrap();
-    assert_eq!((reply.status, reply.header("allow")), (405, Some("GET")));
+    assert_eq!((reply.status, reply.header("allow")), (405, Some("GET, HEAD")));
 
     let head = format!("POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
     for content_type in ["", "content-type: text/plain\r\n"] {
@@ -150,7 +150,7 @@ fn a_full_queue_answers_429() {
     let model = Scripted::new(&Script::pieces(["one "]).unwrap().then(End::LoopTo(0)).unwrap());
     let daemon = model
         .daemon()
-        .args(["--max-queue", "0"])
+        .args(["--max-num-seqs", "1", "--max-queue", "0"])
         .env("POCKET_CALL_DELAY_US", "20000")
         .start()
         .unwrap();

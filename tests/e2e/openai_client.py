@@ -79,6 +79,94 @@ def text_in_both_modes(client, model):
     assert stopped.choices[0].finish_reason == "stop", stopped
 
 
+def several_choices(client, model):
+    arguments = dict(model=model, messages=QUESTION, n=3, temperature=1, seed=5, max_tokens=8)
+    whole = client.chat.completions.create(**arguments)
+    assert [choice.index for choice in whole.choices] == [0, 1, 2], whole
+    chunks = list(
+        client.chat.completions.create(
+            **arguments, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    texts, reasons = {}, {}
+    for chunk in chunks[:-1]:
+        (choice,) = chunk.choices
+        texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
+        reasons[choice.index] = choice.finish_reason
+    for choice in whole.choices:
+        assert texts[choice.index] == choice.message.content, (texts, whole)
+        assert reasons[choice.index] == choice.finish_reason, (reasons, whole)
+    assert chunks[-1].choices == [] and chunks[-1].usage == whole.usage, chunks[-1]
+    assert [chunk.usage for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    one = client.chat.completions.create(**arguments | dict(n=1))
+    assert one.choices[0].message.content == whole.choices[0].message.content
+    assert one.usage.prompt_tokens == whole.usage.prompt_tokens, "a prompt counts once"
+
+
+def several_prompts(client, model):
+    prompts = ["The capital of Spain is", "The capital of France is"]
+    arguments = dict(model=model, max_tokens=6, temperature=0, n=2)
+    whole = client.completions.create(prompt=prompts, **arguments)
+    assert [choice.index for choice in whole.choices] == [0, 1, 2, 3], whole
+    alone = [client.completions.create(prompt=prompt, **arguments) for prompt in prompts]
+    texts = [choice.text for answer in alone for choice in answer.choices]
+    assert [choice.text for choice in whole.choices] == texts, (whole, texts)
+    for count in ["prompt_tokens", "completion_tokens"]:
+        total = sum(getattr(answer.usage, count) for answer in alone)
+        assert getattr(whole.usage, count) == total, (count, whole.usage)
+
+
+def log_probabilities(client, model):
+    arguments = dict(model=model, messages=QUESTION, temperature=0, max_tokens=12, logprobs=True)
+    choice = client.chat.completions.create(**arguments, top_logprobs=3).choices[0]
+    content = choice.logprobs.content
+    assert bytes(b for token in content for b in token.bytes).decode() == choice.message.content
+    for token in content:
+        assert len(token.top_logprobs) == 3, token
+        likeliest = token.top_logprobs[0]
+        assert (likeliest.token, likeliest.logprob) == (token.token, token.logprob), token
+        assert token.logprob <= 0, token
+    bare = client.chat.completions.create(**arguments).choices[0].logprobs.content
+    assert [token.top_logprobs for token in bare] == [[]] * len(content), bare
+    assert [token.logprob for token in bare] == [token.logprob for token in content]
+
+    chunks = client.chat.completions.create(**arguments, top_logprobs=3, stream=True)
+    streamed = [
+        token
+        for chunk in chunks
+        if chunk.choices[0].logprobs
+        for token in chunk.choices[0].logprobs.content
+    ]
+    assert streamed == content, (streamed, content)
+
+    prompt = "The capital of Spain is"
+    echoed = client.completions.create(
+        model=model, prompt=prompt, echo=True, logprobs=1, max_tokens=1, temperature=0
+    )
+    choice, count = echoed.choices[0], echoed.usage.prompt_tokens
+    assert choice.text.startswith(prompt), echoed
+    scores = choice.logprobs
+    assert scores.token_logprobs[0] is None and scores.top_logprobs[0] is None, scores
+    assert all(score <= 0 for score in scores.token_logprobs[1:]), scores
+    assert "".join(scores.tokens) == choice.text, scores
+    for token, offset in zip(scores.tokens, scores.text_offset):
+        assert choice.text[offset:].startswith(token), (token, offset)
+    alone = client.completions.create(
+        model=model, prompt=prompt, echo=True, logprobs=1, max_tokens=0
+    )
+    assert alone.choices[0].text == prompt and alone.usage.completion_tokens == 0, alone
+    assert alone.choices[0].logprobs.token_logprobs == scores.token_logprobs[:count]
+
+
+def names(client, model):
+    headers = {"X-Request-Id": "mine-7"}
+    arguments = dict(model=model, messages=QUESTION, max_tokens=1)
+    named = client.chat.completions.with_raw_response.create(**arguments, extra_headers=headers)
+    assert named.headers["x-request-id"] == "mine-7", named.headers
+    unnamed = client.chat.completions.with_raw_response.create(**arguments)
+    assert unnamed.headers["x-request-id"] == unnamed.parse().id, unnamed.headers
+
+
 def seeds(client, model):
     def sample(seed):
         reply = client.chat.completions.create(
@@ -115,6 +203,9 @@ def refusals(client, model):
     refused(openai.BadRequestError, "temperature", temperature=3)
     refused(openai.BadRequestError, "n", n=17)
     refused(openai.BadRequestError, "n", n=0, stream=True)
+    refused(openai.BadRequestError, "top_logprobs", top_logprobs=2)
+    refused(openai.BadRequestError, "logit_bias", logit_bias={"100000000": 1})
+    refused(openai.BadRequestError, "X-Request-Id", extra_headers={"X-Request-Id": "a b"})
     refused(openai.BadRequestError, "messages", messages=[])
     refused(openai.BadRequestError, "max_tokens", max_tokens=10**6)
     refused(openai.BadRequestError, "max_tokenz", extra_body={"max_tokenz": 5})
@@ -138,6 +229,10 @@ def main(server):
         the_clients_stream_helper(client, model, answer)
         a_conversation(client, model, answer)
         text_in_both_modes(client, model)
+        several_choices(client, model)
+        several_prompts(client, model)
+        log_probabilities(client, model)
+        names(client, model)
         seeds(client, model)
         refusals(client, model)
     asyncio.run(several_at_once(url, model, answer))
