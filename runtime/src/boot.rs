@@ -63,6 +63,7 @@ pub fn prepare(settings: &Settings) -> anyhow::Result<Boot> {
 
 /// The same for as many sequences as the settings say.
 pub fn prepare_to_serve(settings: &Settings) -> anyhow::Result<Boot> {
+    raise_descriptor_limit()?;
     let sequences = match settings.max_num_seqs {
         Some(sequences) => Wish { value: sequences.get(), asked: true },
         None => Wish { value: sizes::DEFAULT_SEQUENCES, asked: false },

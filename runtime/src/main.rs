@@ -44,6 +44,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Flags(args) => commands::flags::run(&settings, &args),
         Command::Bench(args) => match args.what {
             Bench::Roofline(args) => commands::bench::roofline::run(&settings, &args),
+            Bench::Wave(args) => commands::bench::wave::run(&settings, &args),
         },
         Command::Rank => anyhow::bail!("a rank has no settings"),
     }

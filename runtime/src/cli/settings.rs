@@ -39,6 +39,16 @@ impl Scope for OneShotScope {
     }
 }
 
+/// `bench`: an engine of its own for many requests, which the arms of a measurement decide how to merge.
+#[derive(Debug)]
+pub struct BenchScope;
+
+impl Scope for BenchScope {
+    fn includes(setting: &Setting) -> bool {
+        OneShotScope::includes(setting) || setting.key == "max_num_seqs"
+    }
+}
+
 /// `inspect`: which model, split how.
 #[derive(Debug)]
 pub struct InspectScope;

@@ -27,6 +27,15 @@ pub fn positive(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("a whole number from 1 to {} is needed", u32::MAX))
 }
 
+/// Counts of at least one, at least one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counts(pub Vec<usize>);
+
+/// Counts separated by commas.
+pub fn counts(text: &str) -> Result<Counts, String> {
+    text.split(',').map(|piece| positive(piece.trim())).collect::<Result<_, _>>().map(Counts)
+}
+
 /// Tokens of a forward call: the recurrence is cut at multiples of 64.
 pub fn chunk(text: &str) -> Result<usize, String> {
     positive(text)

@@ -1,8 +1,10 @@
-//! An engine for one request: started, asked, stopped, also by Ctrl-C.
+//! Engines for one command: started, asked, stopped, also by Ctrl-C.
 
 use std::time::Duration;
 
-use pocket_actors::EngineHandle;
+use anyhow::anyhow;
+use futures_util::future::try_join_all;
+use pocket_actors::{Engine, EngineHandle};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::boot::Boot;
@@ -17,20 +19,36 @@ pub fn with_engine<T>(
     boot: Boot,
     work: impl AsyncFnOnce(EngineHandle) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
+    with_engines(vec![boot], async |engines: Vec<EngineHandle>| {
+        let [engine] = engines.try_into().map_err(|_| anyhow!("one engine was started"))?;
+        work(engine).await
+    })
+}
+
+/// The same with several engines, started one after the other.
+pub fn with_engines<T>(
+    boots: Vec<Boot>,
+    work: impl AsyncFnOnce(Vec<EngineHandle>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     actix_web::rt::System::new().block_on(async {
         let mut signals = Signals::listen()?;
-        let engine = tokio::select! {
-            started = boot.start(|_| {}, |_| {}) => started?,
-            interrupted = signals.next() => return Err(interrupted.into()),
-        };
+        let mut engines = Vec::new();
+        for boot in boots {
+            tokio::select! {
+                started = boot.start(|_| {}, |_| {}) => engines.push(started?),
+                interrupted = signals.next() => return Err(interrupted.into()),
+            }
+        }
+        let handles = engines.iter().map(Engine::handle).collect();
         let outcome = tokio::select! {
-            outcome = work(engine.handle()) => outcome,
+            outcome = work(handles) => outcome,
             interrupted = signals.next() => Err(interrupted.into()),
         };
-        // A second signal does not wait for ranks: dropping the engine kills them.
+        let stopping = engines.into_iter().map(|engine| engine.shutdown(STOP_LIMIT));
+        // A second signal does not wait for ranks: dropping the engines kills them.
         tokio::select! {
-            stopped = engine.shutdown(STOP_LIMIT) => match (outcome, stopped) {
-                (Ok(value), Ok(())) => Ok(value),
+            stopped = try_join_all(stopping) => match (outcome, stopped) {
+                (Ok(value), Ok(_)) => Ok(value),
                 (Ok(_), Err(error)) => Err(error.into()),
                 // What went wrong first is what matters.
                 (Err(error), _) => Err(error),
