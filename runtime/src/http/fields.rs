@@ -117,7 +117,6 @@ mod schemas {
     );
     pub const LOGIT_BIAS: Support = Implemented(
         r#"{"type":"object","default":{},
-            "propertyNames":{"pattern":"^[0-9]+$"},
             "additionalProperties":{"type":"number","minimum":-100,"maximum":100}}"#,
     );
     pub const IDS: Support =
@@ -129,7 +128,7 @@ mod schemas {
 pub const FIELDS: &[Field] = &[
     // What to answer.
     field("model", BOTH, Implemented(r#"{"type":"string"}"#), "the served name; absent means the served model"),
-    field("messages", CHAT, schemas::MESSAGES, "the conversation; roles system, developer (as system unless the template knows it), user, assistant, tool; text only"),
+    field("messages", CHAT, schemas::MESSAGES, "the conversation; roles system, developer (as system unless the template knows it), user, assistant, tool; text only; what the template refuses, such as a system message that is not the first, is a 400 with its reason"),
     field("prompt", TEXT, schemas::PROMPT, "one string, one list of token ids, or up to 128 of either in a list"),
     field("chat_template_kwargs", CHAT, Implemented(r#"{"type":"object","default":{}}"#), "an object of variables for the chat template, such as enable_thinking; names that are taken (messages, tools, eos_token and the like) are refused"),
     field("n", BOTH, Implemented(r#"{"type":"integer","minimum":1,"maximum":16,"default":1}"#), "answers to each prompt, 1 to 16; answer i is seeded with seed + i"),
