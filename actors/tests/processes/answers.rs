@@ -6,7 +6,7 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 
 use crate::rig::{
-    fixture, flags, generate, greedy, options, score, shutdown, start, test, try_start,
+    fixture, flags, generate, greedy, layers, options, score, shutdown, start, test, try_start,
 };
 
 const FIXTURES: [&str; 3] = ["tiny-tied", "tiny-untied", "tiny-sharded"];
@@ -65,13 +65,6 @@ fn cases(name: &str) -> Vec<Case> {
             last_logits: floats(&file, &format!("logits_last.{index}")),
         })
         .collect()
-}
-
-fn layers(name: &str) -> u64 {
-    let text = std::fs::read_to_string(fixture(name).join("config.json")).unwrap();
-    let config: Value = serde_json::from_str(&text).unwrap();
-    let config = config.get("text_config").unwrap_or(&config);
-    config["num_hidden_layers"].as_u64().unwrap()
 }
 
 fn assert_close(what: &str, found: &[f32], expected: &[f32], tolerance: f32) {

@@ -7,8 +7,12 @@
 #![expect(clippy::unwrap_used, reason = "a test, though one with its own `main`")]
 
 mod answers;
+mod company;
 mod failures;
+mod heard;
+mod identity;
 mod lifecycle;
+mod random;
 mod rig;
 
 use libtest_mimic::{Arguments, Trial};
@@ -25,7 +29,13 @@ fn main() {
     let mut arguments = Arguments::from_args();
     // Each test has up to four ranks and its own limits on how long one may be silent.
     arguments.test_threads.get_or_insert(2);
-    let tests: Vec<Trial> =
-        [answers::tests(), failures::tests(), lifecycle::tests()].into_iter().flatten().collect();
+    let tests: [Vec<Trial>; 5] = [
+        answers::tests(),
+        identity::tests(),
+        company::tests(),
+        failures::tests(),
+        lifecycle::tests(),
+    ];
+    let tests = tests.into_iter().flatten().collect();
     libtest_mimic::run(&arguments, tests).exit();
 }

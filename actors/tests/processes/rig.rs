@@ -16,6 +16,7 @@ use pocket_actors::api::{
 use pocket_actors::{Engine, EngineError, EngineHandle, LoadProgress, RequestStream};
 use pocket_config::FlagSet;
 use pocket_device::KvDtype;
+use serde_json::Value;
 use tokio::sync::mpsc::unbounded_channel;
 
 /// A test that runs on a runtime of its own.
@@ -32,6 +33,14 @@ pub fn test<F: Future<Output = ()>>(
 
 pub fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)
+}
+
+/// Layers of a fixture.
+pub fn layers(name: &str) -> u64 {
+    let text = std::fs::read_to_string(fixture(name).join("config.json")).unwrap();
+    let config: Value = serde_json::from_str(&text).unwrap();
+    let config = config.get("text_config").unwrap_or(&config);
+    config["num_hidden_layers"].as_u64().unwrap()
 }
 
 pub fn options(fixture_name: &str, world: usize) -> EngineOptions {
@@ -54,6 +63,18 @@ pub fn options(fixture_name: &str, world: usize) -> EngineOptions {
         stall_timeout: Duration::from_secs(120),
         load_timeout: Duration::from_secs(120),
         max_queue: 8,
+    }
+}
+
+/// An engine for many at once, which merges all it can.
+pub fn crowded(fixture_name: &str, world: usize) -> EngineOptions {
+    EngineOptions {
+        max_num_batched_tokens: 4096,
+        max_num_seqs: 80,
+        kv_blocks: 256,
+        merge: MergeCap::Rows(usize::MAX),
+        max_queue: 128,
+        ..options(fixture_name, world)
     }
 }
 
