@@ -8,9 +8,12 @@
 //! - `one_token_form_in_cache`: the same arithmetic with all tokens in one call a layer, as when
 //!   generated tokens are replayed. It does as many multiplications as the chunked form and keeps a part
 //!   of the state in the first-level cache: what chunks save is the way to memory and back.
+//! - `sequences_16`: one token of each of sixteen sequences in one call a layer, at the sizes of the 0.8B
+//!   model. The bytes are those of the states, read and written: the memory's share of a decode step.
 #![expect(clippy::unwrap_used, reason = "nothing to recover from in a benchmark")]
 
-use divan::{Bencher, counter::ItemsCount};
+use divan::Bencher;
+use divan::counter::{BytesCount, ItemsCount};
 use pocket_device::cpu::{CpuDevice, CpuOptions, CpuRecurrentState, CpuTensor};
 use pocket_device::{Device, LinearAttention, LinearShape, Recurrence, Segment, SlotId};
 
@@ -112,6 +115,34 @@ fn one_token_form_in_cache(bencher: Bencher<'_, '_>, threads: usize) {
     bencher
         .counter(ItemsCount::new(TOKENS * LAYERS))
         .bench_local(|| layers.together(Recurrence::Stepwise));
+}
+
+#[divan::bench(sample_count = 10, sample_size = 1, args = thread_counts())]
+fn sequences_16(bencher: Bencher<'_, '_>, threads: usize) {
+    const SMALL: LinearShape = LinearShape { value_heads: 16, ..SHAPE };
+    const SEQUENCES: usize = 16;
+    let Layers { device, .. } = Layers::new(threads);
+    let numbers = |rows: usize, cols| device.upload(&vec![0.1; rows * cols], cols).unwrap();
+    let projection = numbers(SEQUENCES, SMALL.projection());
+    let (conv, norm) = (numbers(SMALL.channels(), SMALL.kernel), numbers(1, SMALL.value_dim));
+    let (decay, dt_bias) = (numbers(1, SMALL.value_heads), numbers(1, SMALL.value_heads));
+    let mut state = device.recurrent_state(SMALL, LAYERS, SEQUENCES).unwrap();
+    let mut out = device.tensor(SEQUENCES, SMALL.value_heads * SMALL.value_dim).unwrap();
+    let segments: Vec<Segment<'_>> = (0..SEQUENCES)
+        .map(|i| Segment {
+            slot: SlotId(i as u32),
+            first_row: i,
+            ..segment(1, 100, Recurrence::Stepwise)
+        })
+        .collect();
+    let bytes = 2 * SEQUENCES * LAYERS * SMALL.state_bytes() as usize;
+    bencher.counter(BytesCount::new(bytes)).bench_local(|| {
+        for layer in 0..LAYERS {
+            let (conv, decay, dt_bias, norm) = (&conv, &decay, &dt_bias, &norm);
+            let op = LinearAttention { shape: SMALL, layer, conv, decay, dt_bias, norm, eps: 1e-6 };
+            device.linear_attention(&op, &projection, &segments, &mut state, &mut out).unwrap();
+        }
+    });
 }
 
 fn main() {
