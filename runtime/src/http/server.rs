@@ -15,7 +15,7 @@ use actix_web::{App as Application, HttpRequest, HttpResponse, HttpServer, Resou
 
 use super::error::ApiError;
 use super::state::App;
-use super::{connection, inference, info, metrics, openapi, requests, tokenize};
+use super::{connection, inference, info, label, metrics, openapi, requests, tokenize};
 
 /// Says on every answer that a flag makes outputs wrong by request, and which.
 const OUTPUTS_WRONG: HeaderName = HeaderName::from_static("x-pocket-outputs-wrong");
@@ -118,14 +118,18 @@ async fn no_route(request: HttpRequest) -> Result<HttpResponse, ApiError> {
     Err(ApiError::no_route(request.method().as_str(), request.path()))
 }
 
-/// Adds to every answer what holds for the server as a whole: a flag that makes outputs wrong, and,
-/// while it drains, that this connection takes no further request.
+/// Adds to every answer the name its request was given, and what holds for the server as a whole: a
+/// flag that makes outputs wrong, and, while it drains, that this connection takes no further request.
 async fn mark(
     request: ServiceRequest,
     next: Next<impl MessageBody>,
 ) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
     let app = request.app_data::<Data<App>>().cloned();
+    let name = label::given(request.headers());
     let mut response = next.call(request).await?;
+    if let Ok(Some(name)) = name {
+        response.headers_mut().insert(label::REQUEST_ID, name);
+    }
     if let Some(app) = app {
         if let Some(flag) = app.serving().and_then(|serving| serving.outputs_wrong.clone()) {
             response.headers_mut().insert(OUTPUTS_WRONG, flag);
@@ -244,6 +248,25 @@ mod tests {
         let (status, _, body) = ask(&app, TestRequest::get().uri("/version")).await;
         assert_eq!(status, StatusCode::OK);
         assert_eq!(body["version"], env!("CARGO_PKG_VERSION"));
+    }
+
+    #[actix_web::test]
+    async fn a_request_keeps_its_name_on_every_route() {
+        let app = starting();
+        for path in ["/version", "/v1/nothing", "/v1/completions"] {
+            let named = TestRequest::get().uri(path).insert_header((label::REQUEST_ID, "mine"));
+            let (_, headers, _) = ask(&app, named).await;
+            assert_eq!(headers.get(label::REQUEST_ID).unwrap(), "mine", "{path}");
+        }
+        let completion = || TestRequest::post().uri("/v1/completions").set_json(json!({}));
+        let (status, headers, _) = ask(&app, completion()).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        let own = headers.get(label::REQUEST_ID).unwrap().to_str().unwrap();
+        assert!(own.starts_with("cmpl-"), "{own}");
+        let wrong = completion().insert_header((label::REQUEST_ID, "two words"));
+        let (status, _, body) = ask(&app, wrong).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert_eq!(body["error"]["param"], "X-Request-Id");
     }
 
     #[actix_web::test]
