@@ -108,7 +108,7 @@ fn is_bad_input(error: &anyhow::Error) -> bool {
 
 /// Memory is a matter of the machine; everything else is wrong with the checkpoint or the request.
 fn is_bad_model(error: &ModelError) -> bool {
-    !matches!(error, ModelError::Memory { .. })
+    !matches!(error, ModelError::Memory { .. } | ModelError::KvBudget { .. })
 }
 
 /// The hub not answering is a failure; the hub saying no is an answer.

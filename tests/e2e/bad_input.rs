@@ -153,20 +153,6 @@ fn a_wrong_shape() {
     refused(&generate(&model), &[NORM, "48", "96"]);
 }
 
-/// Not refused, but said: answers differ from those of a server that applies them.
-#[test]
-fn defaults_that_are_not_applied_are_named() {
-    let (_keep, model) = copy("tiny-tied");
-    let defaults = json!({"do_sample": true, "repetition_penalty": 1.05, "min_p": 0.0});
-    fs::write(model.join("generation_config.json"), defaults.to_string()).unwrap();
-    let finished = generate(&model);
-    assert!(finished.status.success(), "{finished:?}");
-    let warned = |name: &str| {
-        finished.stderr.lines().any(|line| line.contains("WARN") && line.contains(name))
-    };
-    assert!(warned("repetition_penalty") && !warned("min_p"), "{finished:?}");
-}
-
 #[test]
 fn an_unknown_architecture() {
     let (_keep, model) = copy("tiny-tied");

@@ -12,6 +12,7 @@ mod faults;
 mod http_chat;
 mod http_errors;
 mod http_failures;
+mod http_operations;
 mod http_serving;
 mod http_support;
 mod http_text;
