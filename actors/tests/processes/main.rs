@@ -11,7 +11,10 @@ mod company;
 mod failures;
 mod heard;
 mod identity;
+mod leaving;
 mod lifecycle;
+mod memory;
+mod mixed;
 mod random;
 mod rig;
 
@@ -29,10 +32,13 @@ fn main() {
     let mut arguments = Arguments::from_args();
     // Each test has up to four ranks and its own limits on how long one may be silent.
     arguments.test_threads.get_or_insert(2);
-    let tests: [Vec<Trial>; 5] = [
+    let tests: [Vec<Trial>; 8] = [
         answers::tests(),
         identity::tests(),
         company::tests(),
+        memory::tests(),
+        leaving::tests(),
+        mixed::tests(),
         failures::tests(),
         lifecycle::tests(),
     ];

@@ -10,8 +10,8 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use pocket_actors::api::{
-    EngineCounters, EngineOptions, Event, FinishReason, GenerateRequest, MergeCap, ModelSource,
-    RequestError, Score, ScoreRequest, Timings,
+    EngineCounters, EngineOptions, EngineStatus, Event, FinishReason, GenerateRequest, MergeCap,
+    ModelSource, RequestError, Score, ScoreRequest, Timings,
 };
 use pocket_actors::{Engine, EngineError, EngineHandle, LoadProgress, RequestStream};
 use pocket_config::FlagSet;
@@ -181,6 +181,26 @@ pub async fn wait_for<T: Debug, F: Future<Output = T>>(
         left -= 1;
         assert!(left > 0, "waited in vain for {what}; last seen: {seen:?}");
         tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Asks until the queue, which holds `max_queue` requests, has room; also how often it had none.
+pub async fn until_queued<T, F: Future<Output = Result<T, RequestError>>>(
+    handle: &EngineHandle,
+    max_queue: usize,
+    ask: impl Fn() -> F,
+) -> (Result<T, RequestError>, usize) {
+    let mut refused = 0;
+    loop {
+        match ask().await {
+            Err(RequestError::QueueFull { limit, .. }) => {
+                assert_eq!(limit, max_queue);
+                refused += 1;
+                let room = |status: &EngineStatus| status.waiting < max_queue;
+                wait_for("room in the queue", || handle.status(), room).await;
+            }
+            answer => return (answer, refused),
+        }
     }
 }
 
