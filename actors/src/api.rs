@@ -10,6 +10,8 @@ use pocket_device::{KvDtype, WorkDone};
 use pocket_model::forward::ModelLimits;
 use serde::{Deserialize, Serialize};
 
+use crate::coordinator::RestartLimit;
+
 /// Where the weights come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ModelSource {
@@ -56,6 +58,10 @@ pub struct EngineOptions {
     pub load_timeout: Duration,
     /// Requests that may wait for a slot; more are refused.
     pub max_queue: usize,
+    /// Times the ranks are started again after a failure, within [`EngineOptions::restart_window`].
+    pub max_restarts: usize,
+    /// See [`EngineOptions::max_restarts`].
+    pub restart_window: Duration,
 }
 
 /// How many prompt tokens of different requests share a forward call.
@@ -69,6 +75,10 @@ pub enum MergeCap {
 }
 
 impl EngineOptions {
+    pub(crate) fn restart_limit(&self) -> RestartLimit {
+        RestartLimit { restarts: self.max_restarts, window: self.restart_window }
+    }
+
     /// What ranks reserve memory for: the same for a memory plan and for the ranks.
     pub fn limits(&self) -> ModelLimits {
         ModelLimits {
@@ -286,6 +296,8 @@ pub enum EngineState {
     Starting,
     /// Requests are served.
     Ready,
+    /// A rank died or stalled, for this reason, and the ranks are being started again. Requests wait.
+    Recovering(String),
     /// No new requests; live ones finish.
     Draining,
     /// A rank died or stalled; the reason names rank, phase, call and layer.
@@ -328,6 +340,8 @@ pub struct EngineStatus {
     pub state: EngineState,
     /// Epoch of the rank group.
     pub epoch: u64,
+    /// Times the ranks were started again.
+    pub restarts: u64,
     /// Forward calls so far.
     pub forward_passes: u64,
     /// Sequences being computed; each of a request's `n` answers is one.

@@ -327,6 +327,7 @@ impl EngineHandle {
                         reason.unwrap_or_else(|| "the engine has stopped".to_string()),
                     ),
                     epoch: 0,
+                    restarts: 0,
                     forward_passes: 0,
                     running: 0,
                     waiting: 0,

@@ -100,6 +100,7 @@ pub struct Metrics {
     prompt_tokens: Counter,
     generated_tokens: Counter,
     preemptions: Counter,
+    restarts: Counter,
 
     calls: Family,
     rows: Histogram,
@@ -213,6 +214,11 @@ impl Metrics {
                 "pocket_preemptions_total",
                 "Sequences that gave their memory up and were computed again",
                 "num_preemptions_total",
+            )?,
+            restarts: s.counter(
+                "pocket_restarts_total",
+                "Times the ranks were started again after a failure",
+                "",
             )?,
             calls: s.family(
                 "pocket_forward_calls_total",
@@ -391,6 +397,10 @@ impl Metrics {
 
     pub(crate) fn preempted(&self, sequences: usize) {
         self.preemptions.add(sequences as f64);
+    }
+
+    pub(crate) fn restarted(&self) {
+        self.restarts.add(1.0);
     }
 
     pub(crate) fn left(&self, outcome: Outcome) {

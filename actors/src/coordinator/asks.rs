@@ -57,7 +57,7 @@ impl Coordinator {
             EngineState::Failed(reason) => {
                 return unavailable(&format!("the engine has failed: {reason}"));
             }
-            EngineState::Ready => {}
+            EngineState::Ready | EngineState::Recovering(_) => {}
         }
         for (index, id) in ids.iter().enumerate() {
             if self.requests.has_id(id) || ids[..index].contains(id) {
@@ -268,6 +268,16 @@ impl Handler<Abandon> for Coordinator {
 }
 
 impl Coordinator {
+    /// The state, ranks that are being replaced included.
+    fn reported_state(&self) -> EngineState {
+        match (&self.state, &self.recovery) {
+            (EngineState::Ready, Some(recovery)) => {
+                EngineState::Recovering(recovery.reason.clone())
+            }
+            (state, _) => state.clone(),
+        }
+    }
+
     /// Ends a request whose answer nobody wants any more.
     pub(super) fn cancel(&mut self, key: RequestKey) {
         self.end(key, Outcome::Cancelled, |request, _| request.cancel(Instant::now()));
@@ -296,8 +306,9 @@ impl Handler<GetStatus> for Coordinator {
             group.ranks.iter().enumerate().map(of)
         });
         MessageResult(EngineStatus {
-            state: self.state.clone(),
+            state: self.reported_state(),
             epoch: self.epoch,
+            restarts: self.restarts.total,
             forward_passes: self.forward_passes,
             running: self.scheduler.running(),
             waiting: self.scheduler.waiting(),

@@ -1,10 +1,11 @@
 //! News of the ranks, and the end of an epoch when one of them fails.
 //!
 //! A group of ranks is as good as its worst: each step needs all of them in every all-reduce. So one
-//! rank's failure ends the epoch, frees those who wait for it, ends the requests with a sentence that
-//! names the rank and where it was, and kills the rest.
+//! rank's failure ends the epoch, frees those who wait for it, and kills the rest. The group is then
+//! started again ([`super::recovery`]), or the requests end with a sentence that names the rank and where
+//! it was.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix::prelude::*;
 use pocket_collectives::{Missing, Party};
@@ -26,6 +27,10 @@ impl Handler<LinkEvent> for Coordinator {
     fn handle(&mut self, event: LinkEvent, ctx: &mut Self::Context) {
         let LinkEvent { rank, epoch, news } = event;
         let Some(group) = self.group.as_mut().filter(|group| group.epoch == epoch) else { return };
+        if group.dying && !matches!(news, News::Ended { .. } | News::NotStarted(_)) {
+            // What it says is of the past.
+            return;
+        }
         let view = &mut group.ranks[rank];
         match news {
             News::Started { pid } => view.pid = pid,
@@ -124,8 +129,13 @@ impl Coordinator {
     }
 
     fn begin_to_serve(&mut self, ctx: &mut Context<Self>) {
-        let is_ready = self.group.as_ref().is_some_and(|group| group.is_ready());
-        if self.state != EngineState::Starting || !is_ready {
+        if !self.group.as_ref().is_some_and(|group| group.is_ready()) {
+            return;
+        }
+        if self.recovery.is_some() {
+            return self.recovered(ctx);
+        }
+        if self.state != EngineState::Starting {
             return;
         }
         self.state = EngineState::Ready;
@@ -143,7 +153,8 @@ impl Coordinator {
 
     /// A rank complains of waiting: the keeper of the segment knows for whom.
     fn find_the_missing(&mut self, rank: usize, complaint: String, ctx: &mut Context<Self>) {
-        if self.leaving || matches!(self.state, EngineState::Failed(_)) {
+        let dying = self.group.as_ref().is_some_and(|group| group.dying);
+        if self.leaving || dying || matches!(self.state, EngineState::Failed(_)) {
             return;
         }
         let census = tokio::time::timeout(CENSUS_LIMIT, self.rendezvous.send(TakeCensus));
@@ -189,12 +200,17 @@ impl Coordinator {
     ) {
         let Some(group) = &mut self.group else { return };
         group.ranks[rank].stage = Stage::Dead;
-        let all_dead = group.all_dead();
-        if !self.leaving {
-            self.fail(reason, Some(rank), error, ctx);
+        let (all_dead, dying) = (group.all_dead(), group.dying);
+        if !self.leaving && !dying {
+            return self.fail(reason, Some(rank), error, ctx);
         }
-        if self.leaving && all_dead {
+        if !all_dead {
+            return;
+        }
+        if self.leaving {
             self.is_over(ctx);
+        } else if !matches!(self.state, EngineState::Failed(_)) {
+            self.begin_again(ctx);
         }
     }
 
@@ -204,8 +220,9 @@ impl Coordinator {
         self.fail(reason, None, EngineError::Crashed, ctx);
     }
 
-    /// Ends the epoch: `reason` goes to the log, the health report and the clients, `error` to who
-    /// waits for the start. Only the first failure is told, the others follow from it.
+    /// Ends the epoch. Its ranks are started again if that may be done; else `reason` goes to the health
+    /// report and the clients, `error` to who waits for the start. Only the first failure of an epoch
+    /// is told, the others follow from it.
     pub(super) fn fail(
         &mut self,
         reason: String,
@@ -213,12 +230,31 @@ impl Coordinator {
         error: EngineError,
         ctx: &mut Context<Self>,
     ) {
-        if self.leaving || matches!(self.state, EngineState::Failed(_)) {
+        let dying = self.group.as_ref().is_some_and(|group| group.dying);
+        if self.leaving || dying || matches!(self.state, EngineState::Failed(_)) {
             return;
         }
         tracing::error!(epoch = self.epoch, "{reason}");
         let by = culprit.map_or(Party::Coordinator, Party::Rank);
         self.rendezvous.do_send(Poison { by });
+        // A start that fails is told to who waits for it; what is gone with this process stays gone.
+        let may_restart = self.ready.is_none() && !matches!(error, EngineError::Crashed);
+        let limit = self.options.restart_limit();
+        let wait = may_restart.then(|| self.restarts.take(Instant::now(), limit)).flatten();
+        match wait {
+            Some(wait) => self.recover(reason, wait, ctx),
+            None => self.fail_for_good(reason, error, ctx),
+        }
+    }
+
+    /// The engine has failed: requests end, ranks are killed, and nothing is started again.
+    pub(super) fn fail_for_good(
+        &mut self,
+        reason: String,
+        error: EngineError,
+        ctx: &mut Context<Self>,
+    ) {
+        self.recovery = None;
         self.state = EngineState::Failed(reason.clone());
         self.fail_requests(&RequestError::RankFailed(reason.clone()));
         self.failed.send_replace(Some(reason));

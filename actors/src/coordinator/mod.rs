@@ -12,6 +12,7 @@ mod failure;
 mod merge;
 mod plan;
 mod ranks;
+mod recovery;
 mod requests;
 mod sampling;
 mod serving;
@@ -41,6 +42,8 @@ use crate::rank_link::{LinkCommand, LinkEvent};
 use crate::rendezvous::{Open, Opened, Rendezvous};
 use plan::{CallCosts, Scheduler};
 use ranks::{Group, RankView};
+pub(crate) use recovery::RestartLimit;
+use recovery::{Recovery, Restarts};
 use requests::Requests;
 use sampling::Sampling;
 use steps::StepUnderWay;
@@ -98,6 +101,8 @@ pub(crate) struct Coordinator {
     costs: CallCosts,
     requests: Requests,
     step: Option<StepUnderWay>,
+    restarts: Restarts,
+    recovery: Option<Recovery>,
     forward_passes: u64,
     /// Ranks have been told to leave: their ends are no news.
     leaving: bool,
@@ -127,6 +132,8 @@ impl Coordinator {
             sampling: None,
             requests: Requests::default(),
             step: None,
+            restarts: Restarts::default(),
+            recovery: None,
             forward_passes: 0,
             leaving: false,
             asked_to_leave: None,
@@ -173,7 +180,13 @@ impl Coordinator {
                 RankView::new((self.launch)(assignment, opened.watch.clone(), me.clone()))
             })
             .collect();
-        self.group = Some(Group { epoch: self.epoch, watch: opened.watch, ranks, attached: false });
+        self.group = Some(Group {
+            epoch: self.epoch,
+            watch: opened.watch,
+            ranks,
+            attached: false,
+            dying: false,
+        });
     }
 
     fn assignment(&self, rank: usize, segment: &str) -> Assignment {

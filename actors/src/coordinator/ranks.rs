@@ -95,12 +95,14 @@ pub(crate) struct Group {
     /// All have attached and the segment is closed: no end of this process, however sudden, leaves
     /// anything of it behind, and nobody else can get in.
     pub attached: bool,
+    /// It has failed and was killed; another one comes when all are gone.
+    pub dying: bool,
 }
 
 impl Group {
     /// Whether every rank takes plans.
     pub fn is_ready(&self) -> bool {
-        self.attached && self.ranks.iter().all(|rank| rank.stage == Stage::Ready)
+        self.attached && !self.dying && self.ranks.iter().all(|rank| rank.stage == Stage::Ready)
     }
 
     /// Whether every rank's process is gone.

@@ -187,6 +187,11 @@ impl Request {
         }
     }
 
+    /// Tokens its client has been given.
+    pub fn tokens(&self) -> u64 {
+        self.completion_tokens
+    }
+
     /// What its calls did.
     pub fn counters(&self) -> &EngineCounters {
         &self.counters

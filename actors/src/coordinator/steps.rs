@@ -40,7 +40,7 @@ impl Coordinator {
     /// Sends the next step out, if there is something to do and nothing out.
     pub(super) fn next_step(&mut self, ctx: &mut Context<Self>) {
         let serving = matches!(self.state, EngineState::Ready | EngineState::Draining);
-        if !serving || self.leaving || self.step.is_some() {
+        if !serving || self.leaving || self.recovery.is_some() || self.step.is_some() {
             return;
         }
         let flags = self.options.flags.clone();
@@ -148,6 +148,7 @@ impl Coordinator {
             "step done"
         );
         self.costs.note(rows_computed, took.as_secs_f64() * 1e6);
+        self.restarts.step_completed();
         let (spent, work) = self.count(&reports);
         let prefill_rows = planned.prefill_rows;
         self.metrics.call(Call { rows: rows_computed, prefill_rows, took, work });

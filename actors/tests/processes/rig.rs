@@ -63,6 +63,8 @@ pub fn options(fixture_name: &str, world: usize) -> EngineOptions {
         stall_timeout: Duration::from_secs(120),
         load_timeout: Duration::from_secs(120),
         max_queue: 8,
+        max_restarts: 0,
+        restart_window: Duration::from_secs(600),
     }
 }
 

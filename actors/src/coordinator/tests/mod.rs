@@ -4,6 +4,7 @@
 
 mod answers;
 mod ending;
+mod recovering;
 mod serving;
 
 use std::path::PathBuf;
@@ -58,6 +59,8 @@ impl Handler<LinkCommand> for FakeLink {
 struct Rig {
     coordinator: Addr<Coordinator>,
     commands: UnboundedReceiver<(usize, LinkCommand)>,
+    assignments: UnboundedReceiver<Assignment>,
+    epoch: u64,
     metrics: Arc<Metrics>,
     ports: Vec<RankPort>,
     ready: oneshot::Receiver<Result<(), EngineError>>,
@@ -88,6 +91,8 @@ fn options() -> EngineOptions {
         stall_timeout: Duration::from_secs(600),
         load_timeout: Duration::from_secs(600),
         max_queue: 1,
+        max_restarts: 0,
+        restart_window: Duration::from_secs(600),
     }
 }
 
@@ -129,16 +134,12 @@ async fn starting(options: EngineOptions) -> Rig {
     // On a thread of its own, as in an engine.
     let coordinator =
         Coordinator::start_in_arbiter(&Arbiter::new().handle(), |_| Coordinator::new(setup));
-    let mut ports = vec![];
-    for rank in 0..world {
-        let assignment = assignments.recv().await.unwrap();
-        assert_eq!((assignment.rank, assignment.world, assignment.epoch), (rank, world, 1));
-        let deadline = Duration::from_millis(assignment.peer_deadline_ms);
-        ports.push(RankPort::attach(&assignment.segment, rank, world, 1, deadline).unwrap());
-    }
+    let ports = attach(&mut assignments, world, 1).await;
     Rig {
         coordinator,
         commands,
+        assignments,
+        epoch: 1,
         metrics,
         ports,
         ready: is_ready,
@@ -149,14 +150,26 @@ async fn starting(options: EngineOptions) -> Rig {
     }
 }
 
+/// Attaches the ranks of an epoch to its segment.
+async fn attach(
+    assignments: &mut UnboundedReceiver<Assignment>,
+    world: usize,
+    epoch: u64,
+) -> Vec<RankPort> {
+    let mut ports = vec![];
+    for rank in 0..world {
+        let assignment = assignments.recv().await.unwrap();
+        assert_eq!((assignment.rank, assignment.world, assignment.epoch), (rank, world, epoch));
+        let deadline = Duration::from_millis(assignment.peer_deadline_ms);
+        ports.push(RankPort::attach(&assignment.segment, rank, world, epoch, deadline).unwrap());
+    }
+    ports
+}
+
 /// A coordinator that serves.
 async fn serving(options: EngineOptions) -> Rig {
     let mut rig = starting(options).await;
-    for rank in 0..rig.ports.len() {
-        rig.tell(rank, News::Started { pid: 100 + rank as u32 }).await;
-        rig.tell(rank, News::Attached).await;
-        rig.tell(rank, News::Ready { device: "a test".to_string() }).await;
-    }
+    rig.load().await;
     (&mut rig.ready).await.unwrap().unwrap();
     rig
 }
@@ -175,7 +188,16 @@ fn stats(rank: usize, token: u32) -> ShardStats {
 
 impl Rig {
     async fn tell(&self, rank: usize, news: News) {
-        self.coordinator.send(LinkEvent { rank, epoch: 1, news }).await.unwrap();
+        self.coordinator.send(LinkEvent { rank, epoch: self.epoch, news }).await.unwrap();
+    }
+
+    /// All ranks get ready.
+    async fn load(&self) {
+        for rank in 0..self.ports.len() {
+            self.tell(rank, News::Started { pid: 100 + rank as u32 }).await;
+            self.tell(rank, News::Attached).await;
+            self.tell(rank, News::Ready { device: "a test".to_string() }).await;
+        }
     }
 
     async fn status(&self) -> EngineStatus {
