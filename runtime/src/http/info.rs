@@ -108,6 +108,7 @@ mod tests {
         EngineStatus {
             state,
             epoch: 1,
+            restarts: 0,
             forward_passes: 7,
             running: 0,
             waiting: 0,
@@ -130,9 +131,12 @@ mod tests {
         assert_eq!(body["notes"][0], "a note");
         assert_eq!((&body["kv_blocks_used"], &body["kv_blocks"]), (&json!(3), &json!(64)));
         assert_eq!(body["call_cost"], Value::Null);
-        for state in
-            [EngineState::Starting, EngineState::Draining, EngineState::Failed("rank 2".into())]
-        {
+        for state in [
+            EngineState::Starting,
+            EngineState::Recovering("rank 2".into()),
+            EngineState::Draining,
+            EngineState::Failed("rank 2".into()),
+        ] {
             assert_eq!(report(Some(status(state)), None).0, StatusCode::SERVICE_UNAVAILABLE);
         }
     }

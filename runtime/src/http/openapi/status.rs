@@ -6,6 +6,9 @@ use super::schema::{count, list, nullable, number, object, one_of, partial, refe
 use crate::http::fields::{self, Endpoint};
 use crate::http::tokenize::{DETOKENIZE, Member, TOKENIZE};
 
+/// What the server may be doing.
+const STATES: &[&str] = &["starting", "ready", "recovering", "draining", "failed"];
+
 /// By name.
 pub fn schemas() -> Vec<(&'static str, Value)> {
     vec![
@@ -86,11 +89,12 @@ fn model() -> Value {
 fn health() -> Value {
     let cost = object([("fixed_us", number()), ("row_us", number())]);
     partial(
-        [("state", one_of(&["starting", "ready", "draining", "failed"]))],
+        [("state", one_of(STATES))],
         [
             ("reason", text()),
             ("loaded", json!({"type": "number", "minimum": 0, "maximum": 1})),
             ("epoch", count()),
+            ("restarts", count()),
             ("forward_passes", count()),
             ("running", count()),
             ("waiting", count()),
@@ -154,6 +158,7 @@ mod tests {
         let status = json!(EngineStatus {
             state: EngineState::Failed("rank 2".into()),
             epoch: 1,
+            restarts: 0,
             forward_passes: 7,
             running: 1,
             waiting: 0,
@@ -177,6 +182,21 @@ mod tests {
         }
         let cost = &health["properties"]["call_cost"]["anyOf"][0]["properties"];
         assert_eq!(members(cost), members(&status["call_cost"]));
+    }
+
+    #[test]
+    fn every_state_is_described() {
+        let reason = || "rank 2".to_owned();
+        for state in [
+            EngineState::Starting,
+            EngineState::Ready,
+            EngineState::Recovering(reason()),
+            EngineState::Draining,
+            EngineState::Failed(reason()),
+        ] {
+            let sent = json!(state);
+            assert!(STATES.contains(&sent["state"].as_str().unwrap()), "{sent}");
+        }
     }
 
     #[test]
