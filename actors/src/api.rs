@@ -48,7 +48,7 @@ pub struct EngineOptions {
     pub kv_dtype: KvDtype,
     /// Prompt tokens that are merged into one call.
     pub merge: MergeCap,
-    /// Longest life of a request that names no deadline of its own; none lets it live.
+    /// Longest life of a request, which may ask for a shorter one; none lets it live.
     pub request_timeout: Option<Duration>,
     /// Experiment flags; travel to the ranks with every plan.
     pub flags: FlagSet,

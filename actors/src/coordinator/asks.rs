@@ -153,7 +153,8 @@ impl Coordinator {
             prompt: request.prompt,
             outputs,
             chunk: self.facts.bounds.max_rows,
-            timeout: request.timeout.or(self.options.request_timeout),
+            // Whose limit is the shorter one: a client cannot lengthen the operator's.
+            timeout: request.timeout.into_iter().chain(self.options.request_timeout).min(),
         };
         Ok((prepared, heard))
     }
