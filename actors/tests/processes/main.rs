@@ -8,6 +8,7 @@
 
 mod answers;
 mod company;
+mod counters;
 mod failures;
 mod heard;
 mod identity;
@@ -15,6 +16,7 @@ mod leaving;
 mod lifecycle;
 mod memory;
 mod mixed;
+mod poisoned;
 mod random;
 mod rig;
 
@@ -32,10 +34,12 @@ fn main() {
     let mut arguments = Arguments::from_args();
     // Each test has up to four ranks and its own limits on how long one may be silent.
     arguments.test_threads.get_or_insert(2);
-    let tests: [Vec<Trial>; 8] = [
+    let tests: [Vec<Trial>; 10] = [
         answers::tests(),
         identity::tests(),
         company::tests(),
+        counters::tests(),
+        poisoned::tests(),
         memory::tests(),
         leaving::tests(),
         mixed::tests(),
