@@ -323,6 +323,34 @@ pub struct RankStatus {
     pub loaded: f64,
 }
 
+/// A live request, for operators.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RequestStatus {
+    /// The engine's name for it.
+    pub id: String,
+    /// Its client's name for it.
+    pub label: Option<String>,
+    /// Seconds since its arrival.
+    pub age_s: f64,
+    /// Its answers that are being computed.
+    pub running: usize,
+    /// Its answers that wait.
+    pub waiting: usize,
+    /// Where its time went so far.
+    pub timings: Timings,
+}
+
+/// Why an operator's wish is not granted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    /// The wish itself is wrong.
+    #[error("{0}")]
+    Invalid(String),
+    /// The engine is in no state for it.
+    #[error("{0}")]
+    NotServing(String),
+}
+
 /// What a forward call costs: a fixed part, and a part for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallCost {

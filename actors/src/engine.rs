@@ -14,12 +14,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::{oneshot, watch};
 
 use crate::api::{
-    EngineOptions, EngineState, EngineStatus, Event, GenerateRequest, RequestError, Score,
-    ScoreRequest,
+    ControlError, EngineOptions, EngineState, EngineStatus, Event, GenerateRequest, RequestError,
+    RequestStatus, Score, ScoreRequest,
 };
 use crate::coordinator::{
-    Abandon, Cancel, Coordinator, GetStatus, Launch, RequestKey, Setup, Stop, StopNow, Submit,
-    SubmitScore,
+    Abandon, Cancel, Coordinator, Drain, GetStatus, Launch, ListRequests, RequestKey, RestartRank,
+    Resume, SetFlag, Setup, Stop, StopNow, Submit, SubmitScore,
 };
 use crate::error::EngineError;
 use crate::facts::Facts;
@@ -203,6 +203,7 @@ async fn lead(
     let (ready, is_ready) = oneshot::channel();
     let (over, mut is_over) = oneshot::channel();
     let (failed, failures) = watch::channel(None);
+    let (outputs_wrong, wrong) = watch::channel(None);
     let setup = Setup {
         launch: launcher(&options),
         facts,
@@ -211,6 +212,7 @@ async fn lead(
         metrics: Arc::clone(&metrics),
         load,
         ready,
+        outputs_wrong,
         failed: failed.clone(),
         over,
         options,
@@ -219,7 +221,12 @@ async fn lead(
     let coordinator =
         Coordinator::start_in_arbiter(&arbiter.handle(), move |_| Coordinator::new(setup));
 
-    let handle = EngineHandle { coordinator: coordinator.clone(), failed: failures, metrics };
+    let handle = EngineHandle {
+        coordinator: coordinator.clone(),
+        failed: failures,
+        outputs_wrong: wrong,
+        metrics,
+    };
     // Who waited for the start may have given up; the engine's end is then on its way.
     let _ = started.send(Ok((handle, is_ready)));
     let outcome = tokio::select! {
@@ -261,6 +268,7 @@ fn launcher(options: &EngineOptions) -> Launch {
 pub struct EngineHandle {
     coordinator: Addr<Coordinator>,
     failed: watch::Receiver<Option<String>>,
+    outputs_wrong: watch::Receiver<Option<String>>,
     metrics: Arc<Metrics>,
 }
 
@@ -311,6 +319,55 @@ impl EngineHandle {
         self.coordinator.send(Cancel(name.to_string())).await.unwrap_or(0)
     }
 
+    /// Refuses new requests; those that are live finish, and the ranks stay.
+    ///
+    /// # Errors
+    ///
+    /// An engine that does not serve.
+    pub async fn drain(&self) -> Result<(), ControlError> {
+        self.coordinator.send(Drain).await.map_err(not_serving)?
+    }
+
+    /// Takes requests again.
+    ///
+    /// # Errors
+    ///
+    /// An engine that does not serve.
+    pub async fn resume(&self) -> Result<(), ControlError> {
+        self.coordinator.send(Resume).await.map_err(not_serving)?
+    }
+
+    /// Ends a rank; the group is then started again, and the requests go on.
+    ///
+    /// # Errors
+    ///
+    /// A rank that does not exist, an engine that does not serve.
+    pub async fn restart_rank(&self, rank: usize) -> Result<(), ControlError> {
+        self.coordinator.send(RestartRank(rank)).await.map_err(not_serving)?
+    }
+
+    /// Sets an experiment flag, as if its variable had been in the environment, from the next step on.
+    ///
+    /// # Errors
+    ///
+    /// A flag or value there is not, a flag that is read at the start only, an engine that does not
+    /// serve.
+    pub async fn set_flag(&self, name: &str, value: &str) -> Result<(), ControlError> {
+        let flag = SetFlag { name: name.to_string(), value: value.to_string() };
+        self.coordinator.send(flag).await.map_err(not_serving)?
+    }
+
+    /// The live requests, the oldest first.
+    pub async fn requests(&self) -> Vec<RequestStatus> {
+        // An engine that is gone has none.
+        self.coordinator.send(ListRequests).await.unwrap_or_default()
+    }
+
+    /// Which flag makes outputs wrong by request, if one does; known without asking anybody.
+    pub fn outputs_wrong(&self) -> Option<String> {
+        self.outputs_wrong.borrow().clone()
+    }
+
     /// Everything that is counted, in Prometheus' text format.
     pub fn metrics(&self) -> String {
         self.metrics.text()
@@ -355,6 +412,10 @@ impl EngineHandle {
 
 fn stopped() -> RequestError {
     RequestError::Unavailable("the engine has stopped".to_string())
+}
+
+fn not_serving(_: MailboxError) -> ControlError {
+    ControlError::NotServing("the engine has stopped".to_string())
 }
 
 fn gone(_: MailboxError) -> RequestError {

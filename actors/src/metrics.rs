@@ -11,7 +11,7 @@ use std::time::Duration;
 use pocket_collectives::Counters;
 use pocket_config::FlagSet;
 use pocket_device::WorkDone;
-use prometheus::{Encoder, Registry, TextEncoder};
+use prometheus::{Encoder, IntGaugeVec, Registry, TextEncoder};
 
 use crate::api::{CallCost, FinishReason, Timings};
 pub use series::MetricsError;
@@ -85,6 +85,7 @@ pub(crate) struct Call {
 /// All series of one engine.
 pub struct Metrics {
     registry: Registry,
+    flags: IntGaugeVec,
 
     running: Gauge,
     waiting: Gauge,
@@ -154,10 +155,12 @@ impl Metrics {
             "Version of the server",
             &[("version", env!("CARGO_PKG_VERSION"))],
         )?;
-        for flag in pocket_config::FLAGS {
-            s.flag(flag.name, &flag.value_text(flags))?;
-        }
-        Ok(Self {
+        let metrics = Self {
+            flags: s.labels(
+                "pocket_flag_info",
+                "Experiment flags and their values",
+                &["flag", "value"],
+            )?,
             running: s.gauge(
                 "pocket_requests_running",
                 "Sequences being computed",
@@ -325,7 +328,18 @@ impl Metrics {
                 "request_decode_time_seconds",
             )?,
             registry,
-        })
+        };
+        metrics.flags(flags);
+        Ok(metrics)
+    }
+
+    /// Shows the flags as they are now.
+    pub(crate) fn flags(&self, flags: &FlagSet) {
+        self.flags.reset();
+        for flag in pocket_config::FLAGS {
+            let value = flag.value_text(flags);
+            self.flags.with_label_values(&[flag.name, value.as_str()]).set(1);
+        }
     }
 
     /// All series in Prometheus' text format, version 0.0.4.

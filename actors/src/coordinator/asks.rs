@@ -59,6 +59,9 @@ impl Coordinator {
             }
             EngineState::Ready | EngineState::Recovering(_) => {}
         }
+        if self.paused {
+            return unavailable("the server drains: no new requests are taken");
+        }
         for (index, id) in ids.iter().enumerate() {
             if self.requests.has_id(id) || ids[..index].contains(id) {
                 return Err(RequestError::Invalid(format!("request id {id:?} is in use")));
@@ -275,6 +278,7 @@ impl Coordinator {
             (EngineState::Ready, Some(recovery)) => {
                 EngineState::Recovering(recovery.reason.clone())
             }
+            (EngineState::Ready, None) if self.paused => EngineState::Draining,
             (state, _) => state.clone(),
         }
     }
@@ -290,10 +294,8 @@ impl Handler<GetStatus> for Coordinator {
 
     fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
         let flags = &self.options.flags;
-        // What a flag says it does wrong it can do only where there is something to act on.
-        let acts = self.options.world > 1;
         let mut notes = Vec::new();
-        if flags.all_reduce_skip() && !acts {
+        if flags.all_reduce_skip() && self.options.world == 1 {
             notes.push(
                 "POCKET_ASCEND_IPC_ALLREDUCE_SKIP=1 has nothing to act on: with one rank there is no \
                  all-reduce, and outputs are right"
@@ -318,7 +320,7 @@ impl Handler<GetStatus> for Coordinator {
             call_cost: self.costs.fit(),
             ranks: ranks.collect(),
             flags: flags.non_default(),
-            outputs_wrong: flags.outputs_wrong().filter(|_| acts),
+            outputs_wrong: self.outputs_wrong(),
             notes,
         })
     }

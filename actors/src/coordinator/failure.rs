@@ -146,7 +146,7 @@ impl Coordinator {
     }
 
     /// Where a rank is, as the end of a sentence.
-    fn place(&self, rank: usize) -> String {
+    pub(super) fn place(&self, rank: usize) -> String {
         let work = self.step.as_ref().map(|step| step.work());
         self.group.as_ref().map(|group| group.place(rank, work)).unwrap_or_default()
     }

@@ -8,6 +8,7 @@
 
 mod answer;
 mod asks;
+mod control;
 mod failure;
 mod merge;
 mod plan;
@@ -28,6 +29,7 @@ use pocket_collectives::{SegmentSpec, Watch};
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub(crate) use asks::{Abandon, Cancel, GetStatus, Submit, SubmitScore};
+pub(crate) use control::{Drain, ListRequests, RestartRank, Resume, SetFlag};
 pub(crate) use plan::RequestKey;
 pub(crate) use stop::{Stop, StopNow};
 pub(crate) use validate::Bounds;
@@ -74,6 +76,8 @@ pub(crate) struct Setup {
     pub load: mpsc::UnboundedSender<LoadProgress>,
     /// Hears once whether the engine has started.
     pub ready: oneshot::Sender<Result<(), EngineError>>,
+    /// Shows which flag makes outputs wrong by request, if one does.
+    pub outputs_wrong: watch::Sender<Option<String>>,
     /// Shows why the engine has failed, once it has.
     pub failed: watch::Sender<Option<String>>,
     /// Hears once how it all ended, when no rank is left.
@@ -90,6 +94,7 @@ pub(crate) struct Coordinator {
     metrics: Arc<Metrics>,
     load: mpsc::UnboundedSender<LoadProgress>,
     ready: Option<oneshot::Sender<Result<(), EngineError>>>,
+    outputs_wrong: watch::Sender<Option<String>>,
     failed: watch::Sender<Option<String>>,
     over: Option<oneshot::Sender<Result<(), EngineError>>>,
 
@@ -103,6 +108,8 @@ pub(crate) struct Coordinator {
     step: Option<StepUnderWay>,
     restarts: Restarts,
     recovery: Option<Recovery>,
+    /// An operator has asked for no new requests.
+    paused: bool,
     forward_passes: u64,
     /// Ranks have been told to leave: their ends are no news.
     leaving: bool,
@@ -124,6 +131,7 @@ impl Coordinator {
             metrics: setup.metrics,
             load: setup.load,
             ready: Some(setup.ready),
+            outputs_wrong: setup.outputs_wrong,
             failed: setup.failed,
             over: Some(setup.over),
             state: EngineState::Starting,
@@ -134,6 +142,7 @@ impl Coordinator {
             step: None,
             restarts: Restarts::default(),
             recovery: None,
+            paused: false,
             forward_passes: 0,
             leaving: false,
             asked_to_leave: None,
@@ -189,6 +198,11 @@ impl Coordinator {
         });
     }
 
+    /// What a flag says it does wrong it can do only where there is something to act on.
+    fn outputs_wrong(&self) -> Option<String> {
+        self.options.flags.outputs_wrong().filter(|_| self.options.world > 1)
+    }
+
     fn assignment(&self, rank: usize, segment: &str) -> Assignment {
         let Self { options, facts, .. } = self;
         // Twice the limit after which the coordinator itself finds a stall and says whose.
@@ -214,6 +228,7 @@ impl Actor for Coordinator {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
+        self.outputs_wrong.send_replace(self.outputs_wrong());
         match Sampling::start(ctx.address().recipient()) {
             Ok(sampling) => self.sampling = Some(sampling),
             Err(source) => {

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::answer::Answer;
 use super::plan::{Next, Part, RequestKey};
 use crate::api::{
-    EngineCounters, Event, FinishReason, RequestError, Score, Timings, TokenLogprobs,
+    EngineCounters, Event, FinishReason, RequestError, RequestStatus, Score, Timings, TokenLogprobs,
 };
 
 /// What a request is for.
@@ -184,6 +184,18 @@ impl Request {
             _ if first => TokenTime::First(now.duration_since(self.arrived)),
             Some(before) => TokenTime::Later(now.duration_since(before)),
             None => TokenTime::FirstOfAnswer,
+        }
+    }
+
+    /// For operators; so many of its sequences run and wait.
+    pub fn status(&self, running: usize, waiting: usize, now: Instant) -> RequestStatus {
+        RequestStatus {
+            id: self.id.clone(),
+            label: self.label.clone(),
+            age_s: now.duration_since(self.arrived).as_secs_f64(),
+            running,
+            waiting,
+            timings: self.timings(now),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Series that carry two names.
 
 use prometheus::core::Collector;
-use prometheus::{HistogramOpts, IntCounter, Opts, Registry};
+use prometheus::{HistogramOpts, IntCounter, IntGaugeVec, Opts, Registry};
 
 /// A series cannot be made: its name is wrong or taken.
 #[derive(Debug, thiserror::Error)]
@@ -130,8 +130,15 @@ impl Series<'_> {
         Ok(self.registry.register(Box::new(info))?)
     }
 
-    /// A flag and its value.
-    pub fn flag(&self, name: &str, value: &str) -> Result<(), MetricsError> {
-        self.info("pocket_flag_info", "Experiment flags", &[("flag", name), ("value", value)])
+    /// A series for each combination of labels it is given.
+    pub fn labels(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<IntGaugeVec, MetricsError> {
+        let family = IntGaugeVec::new(Opts::new(name, help), labels)?;
+        self.registry.register(Box::new(family.clone()))?;
+        Ok(family)
     }
 }

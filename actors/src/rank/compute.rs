@@ -81,8 +81,8 @@ impl Worker<CpuDevice> {
         tell(FromRank::Attached);
 
         let fault = Fault::new(assignment.flags.fault(), rank);
-        let options =
-            CpuOptions { threads: assignment.threads, cpus: assignment.cpus.clone(), simd: None };
+        let (threads, cpus) = (assignment.threads, assignment.cpus.clone());
+        let options = CpuOptions { threads, cpus, ..CpuOptions::default() };
         let device = CpuDevice::new(options).map_err(|error| error.to_string())?;
         let checkpoint = checkpoint::open(&assignment.model).map_err(|error| error.to_string())?;
         let mut told = None;

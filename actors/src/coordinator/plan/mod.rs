@@ -118,6 +118,16 @@ impl Scheduler {
         requests.len()
     }
 
+    /// Sequences of a request with a slot, and without.
+    pub fn sequences(&self, request: RequestKey) -> (usize, usize) {
+        let of = |all: &BTreeMap<SequenceKey, Sequence>| -> (usize, usize) {
+            let its = all.values().filter(|sequence| sequence.key.request == request);
+            its.fold((0, 0), |(count, unborn), its| (count + 1, unborn + its.siblings.len()))
+        };
+        let ((running, unborn), (waiting, unborn_waiting)) = (of(&self.running), of(&self.waiting));
+        (running, waiting + unborn + unborn_waiting)
+    }
+
     /// Slots nobody has: so many of those that wait may get one at the next step.
     pub fn free_slots(&self) -> usize {
         self.slots.available()

@@ -4,6 +4,7 @@
 
 mod answers;
 mod ending;
+mod operators;
 mod recovering;
 mod serving;
 
@@ -128,6 +129,7 @@ async fn starting(options: EngineOptions) -> Rig {
         }),
         load,
         ready,
+        outputs_wrong: watch::Sender::new(None),
         failed,
         over,
     };
@@ -198,6 +200,18 @@ impl Rig {
             self.tell(rank, News::Attached).await;
             self.tell(rank, News::Ready { device: "a test".to_string() }).await;
         }
+    }
+
+    /// The next group of ranks has attached, but not loaded.
+    async fn next_epoch(&mut self) {
+        let kills = self.ports.len();
+        for _ in 0..kills {
+            let (_, command) = self.commands.recv().await.unwrap();
+            assert!(matches!(command, LinkCommand::Kill), "{command:?}");
+        }
+        self.epoch += 1;
+        self.ports = attach(&mut self.assignments, kills, self.epoch).await;
+        self.counters = vec![Counters::default(); kills];
     }
 
     async fn status(&self) -> EngineStatus {

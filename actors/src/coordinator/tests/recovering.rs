@@ -6,20 +6,6 @@ fn restarting(max_restarts: usize) -> EngineOptions {
     EngineOptions { max_restarts, max_num_seqs: 2, kv_blocks: 8, ..options() }
 }
 
-impl Rig {
-    /// The next group of ranks has attached, but not loaded.
-    async fn next_epoch(&mut self) {
-        let kills = self.ports.len();
-        for _ in 0..kills {
-            let (_, command) = self.commands.recv().await.unwrap();
-            assert!(matches!(command, LinkCommand::Kill), "{command:?}");
-        }
-        self.epoch += 1;
-        self.ports = attach(&mut self.assignments, kills, self.epoch).await;
-        self.counters = vec![Counters::default(); kills];
-    }
-}
-
 #[actix::test]
 async fn requests_go_on_where_they_were_with_the_tokens_they_have() {
     let mut rig = serving(restarting(1)).await;

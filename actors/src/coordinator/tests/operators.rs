@@ -1,0 +1,89 @@
+//! What operators ask for.
+
+use super::*;
+use crate::api::ControlError;
+
+#[actix::test]
+async fn a_drained_engine_finishes_refuses_and_resumes() {
+    let mut rig = serving(options()).await;
+    let (_, mut events) = rig.submit(request("a", 5, 2)).await.unwrap();
+    let plan = rig.step().await;
+    rig.coordinator.send(Drain).await.unwrap().unwrap();
+    let refused = rig.submit(request("b", 5, 1)).await.unwrap_err();
+    assert!(matches!(&refused, RequestError::Unavailable(why) if why.contains("drains")));
+    assert_eq!(rig.status().await.state, EngineState::Draining);
+    rig.report(&plan, 7).await;
+    let plan = rig.step().await;
+    rig.report(&plan, 8).await;
+    assert_eq!(drain(&mut events).await.0, [7, 8], "who was live finishes");
+    assert!(rig.commands.try_recv().is_err(), "the ranks stay");
+    rig.coordinator.send(Resume).await.unwrap().unwrap();
+    assert_eq!(rig.status().await.state, EngineState::Ready);
+    rig.submit(request("b", 5, 1)).await.unwrap();
+    rig.stop().await;
+}
+
+#[actix::test]
+async fn a_flag_holds_from_the_next_step_and_is_shown() {
+    let mut rig = serving(options()).await;
+    let set = |name: &str, value: &str| SetFlag { name: name.into(), value: value.into() };
+    let _events = rig.submit(request("a", 5, 9)).await.unwrap();
+    let plan = rig.step().await;
+    assert!(!plan.flags.all_reduce_skip());
+    let flag = set("POCKET_ASCEND_IPC_ALLREDUCE_SKIP", "1");
+    rig.coordinator.send(flag).await.unwrap().unwrap();
+    rig.report(&plan, 7).await;
+    assert!(rig.step().await.flags.all_reduce_skip());
+    let status = rig.status().await;
+    assert_eq!(status.flags, ["POCKET_ASCEND_IPC_ALLREDUCE_SKIP=1"]);
+    assert!(status.outputs_wrong.is_some());
+    let text = rig.metrics.text();
+    let shown = "pocket_flag_info{flag=\"POCKET_ASCEND_IPC_ALLREDUCE_SKIP\",value=\"1\"} 1";
+    assert!(text.contains(shown) && !text.contains("ALLREDUCE_SKIP\",value=\"0\""), "{text}");
+    for (name, value, why) in [
+        ("POCKET_FAULT", "0:load:1:exit", "at the start only"),
+        ("POCKET_PHASE_PROFIL", "1", "nearest"),
+        ("POCKET_PHASE_PROFILE", "maybe", "0, 1"),
+    ] {
+        let refused = rig.coordinator.send(set(name, value)).await.unwrap().unwrap_err();
+        assert!(
+            matches!(&refused, ControlError::Invalid(found) if found.contains(why)),
+            "{refused}"
+        );
+    }
+    rig.stop().await;
+}
+
+#[actix::test]
+async fn live_requests_are_listed() {
+    let mut rig = serving(options()).await;
+    let labelled = GenerateRequest { label: Some("x".into()), n: 2, ..request("a", 5, 9) };
+    let _a = rig.submit(labelled).await.unwrap();
+    let _b = rig.submit(request("b", 5, 9)).await.unwrap();
+    let plan = rig.step().await;
+    rig.report(&plan, 7).await;
+    rig.step().await;
+    let listed = rig.coordinator.send(ListRequests).await.unwrap();
+    let shown: Vec<_> = listed
+        .iter()
+        .map(|r| (r.id.as_str(), r.running, r.waiting, r.timings.completion_tokens))
+        .collect();
+    assert_eq!(shown, [("a", 1, 1, 1), ("b", 0, 1, 0)]);
+    assert_eq!(listed[0].label.as_deref(), Some("x"));
+    rig.stop().await;
+}
+
+#[actix::test]
+async fn a_rank_is_restarted_on_demand() {
+    let mut rig = serving(EngineOptions { max_restarts: 1, ..options() }).await;
+    let refused = rig.coordinator.send(RestartRank(2)).await.unwrap().unwrap_err();
+    assert_eq!(refused.to_string(), "there is no rank 2; ranks go from 0 to 1");
+    rig.coordinator.send(RestartRank(1)).await.unwrap().unwrap();
+    let status = rig.status().await;
+    let EngineState::Recovering(reason) = status.state else { panic!("{:?}", status.state) };
+    assert_eq!(reason, "rank 1 was restarted by an operator while idle");
+    rig.next_epoch().await;
+    rig.load().await;
+    assert_eq!(rig.status().await.state, EngineState::Ready);
+    rig.stop().await;
+}
