@@ -98,7 +98,7 @@ fn product(bencher: Bencher, case: &str, rows: usize) {
     let mut numbers = case.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok());
     let mut next = || numbers.next().unwrap();
     let (threads, inputs, outputs): (usize, usize, usize) = (next(), next(), next());
-    let device = CpuDevice::new(CpuOptions { threads, cpus: None, simd: None }).unwrap();
+    let device = CpuDevice::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap();
     let matrices = matrices(&device, inputs, outputs);
     let x = device.upload(&vec![0.5; rows * inputs], inputs).unwrap();
     let mut out = device.tensor(rows, outputs).unwrap();

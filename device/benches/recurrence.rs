@@ -38,7 +38,7 @@ struct Layers {
 
 impl Layers {
     fn new(threads: usize) -> Layers {
-        let device = CpuDevice::new(CpuOptions { threads, cpus: None, simd: None }).unwrap();
+        let device = CpuDevice::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap();
         let mut seed = 1u64;
         let mut numbers = |rows: usize, cols: usize, from: f32, to: f32| {
             let next = |_| {

@@ -37,4 +37,12 @@ pub enum DeviceError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Packed weights that are kept for a rank are not the ones it needs.
+    #[error("packed weights at {store}: {detail}")]
+    Weights {
+        /// Where they are.
+        store: String,
+        /// What is wrong with them.
+        detail: String,
+    },
 }

@@ -41,6 +41,12 @@ pub trait Device {
     /// other than bf16 are rounded to bf16 (nearest, ties to even).
     fn pack(&self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix, DeviceError>;
 
+    /// Takes note that all matrices are packed; none comes after. A device that keeps them for a later
+    /// process can then say that they are complete.
+    fn weights_loaded(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     /// Bytes a packed `[outputs, inputs]` matrix takes, padding included.
     fn packed_bytes(&self, outputs: usize, inputs: usize) -> u64;
 

@@ -8,8 +8,10 @@
 use half::{bf16, f16};
 
 use super::Pool;
-use super::arena::{Arena, Region};
+use super::arena::Arena;
+use super::mapping::Region;
 use super::pool::DisjointMut;
+use super::weights::{Place, WeightMap};
 use crate::{DeviceError, MatrixPart, StorageType};
 
 /// Outputs of a tile.
@@ -17,7 +19,36 @@ pub const TILE: usize = 32;
 
 /// Bytes a packed `[outputs, inputs]` matrix takes, padding included.
 pub fn packed_bytes(outputs: usize, inputs: usize) -> u64 {
-    outputs.div_ceil(TILE) as u64 * TILE as u64 * inputs as u64 * 2
+    let outputs = (outputs.div_ceil(TILE) as u64).saturating_mul(TILE as u64);
+    outputs.saturating_mul(inputs as u64).saturating_mul(2)
+}
+
+/// Where a device has its matrices.
+pub enum Weights {
+    /// In memory of this process.
+    Own(Arena),
+    /// In memory that outlives it.
+    Kept(WeightMap),
+}
+
+impl Weights {
+    fn place(&self, outputs: usize, inputs: usize) -> Result<Place, DeviceError> {
+        match self {
+            Weights::Own(arena) => {
+                let what = format!("a packed matrix [{outputs}, {inputs}]");
+                arena.zeroed(&what, outputs.div_ceil(TILE) * TILE * inputs).map(Place::Empty)
+            }
+            Weights::Kept(map) => map.take(outputs, inputs),
+        }
+    }
+
+    /// No matrix comes any more.
+    pub fn loaded(&self) -> Result<(), DeviceError> {
+        match self {
+            Weights::Own(_) => Ok(()),
+            Weights::Kept(map) => map.finish(),
+        }
+    }
 }
 
 /// A weight matrix `[out, in]` in bf16 tiles.
@@ -28,10 +59,11 @@ pub struct PackedMatrix {
 }
 
 impl PackedMatrix {
-    /// Packs the parts, one below the other along the outputs, into memory of the arena.
+    /// Packs the parts, one below the other along the outputs. Where an earlier process has done it,
+    /// their bytes are not read.
     pub fn pack(
         pool: &Pool,
-        arena: &Arena,
+        weights: &Weights,
         parts: &[MatrixPart<'_>],
     ) -> Result<PackedMatrix, DeviceError> {
         let inputs = parts.first().map_or(0, |part| part.cols.len());
@@ -45,10 +77,10 @@ impl PackedMatrix {
             return Err(shape(format!("a matrix of {outputs} outputs and {inputs} inputs")));
         }
         let tile_len = TILE * inputs;
-        let mut tiles = arena.zeroed(
-            &format!("a packed matrix [{outputs}, {inputs}]"),
-            outputs.div_ceil(TILE) * tile_len,
-        )?;
+        let mut tiles = match weights.place(outputs, inputs)? {
+            Place::Empty(tiles) => tiles,
+            Place::Packed(tiles) => return Ok(PackedMatrix { tiles, outputs, inputs }),
+        };
         // The stored row of every output.
         let mut rows = Vec::with_capacity(outputs);
         for part in parts {

@@ -10,6 +10,7 @@ pub mod embed;
 mod kv_cache;
 mod lanes;
 pub mod limits;
+mod mapping;
 mod math;
 pub mod matmul;
 pub mod matrix;
@@ -27,6 +28,7 @@ mod strip;
 pub mod tensor;
 #[cfg(test)]
 mod testing;
+mod weights;
 mod wide;
 mod work;
 mod workspace;
@@ -37,6 +39,7 @@ pub use pool::Pool;
 pub use recurrent_state::CpuRecurrentState;
 pub use simd::Simd;
 pub use tensor::CpuTensor;
+pub use weights::{WeightMap, WeightStore, weight_store_bytes};
 
 use crate::{
     BlockId, Device, DeviceError, DeviceTensor, FullAttention, KvShape, LinearAttention,
@@ -52,12 +55,14 @@ pub struct CpuOptions {
     pub cpus: Option<Vec<usize>>,
     /// Kernels to use; `None` takes the best this processor runs.
     pub simd: Option<Simd>,
+    /// Where packed weights go, or are already; `None` keeps them in memory of this process.
+    pub weights: Option<WeightMap>,
 }
 
 impl Default for CpuOptions {
     /// One thread, wherever the system puts it, with the best kernels.
     fn default() -> CpuOptions {
-        CpuOptions { threads: 1, cpus: None, simd: None }
+        CpuOptions { threads: 1, cpus: None, simd: None, weights: None }
     }
 }
 
@@ -65,7 +70,7 @@ impl Default for CpuOptions {
 pub struct CpuDevice {
     pool: Pool,
     simd: Simd,
-    weights: arena::Arena,
+    weights: matrix::Weights,
     work: work::Counters,
 }
 
@@ -78,7 +83,11 @@ impl CpuDevice {
             return Err(failed(format!("this processor has no {simd}")));
         }
         let pool = Pool::new(options.threads, options.cpus)?;
-        Ok(CpuDevice { pool, simd, weights: arena::Arena::default(), work: Default::default() })
+        let weights = match options.weights {
+            Some(map) => matrix::Weights::Kept(map),
+            None => matrix::Weights::Own(arena::Arena::default()),
+        };
+        Ok(CpuDevice { pool, simd, weights, work: Default::default() })
     }
 
     /// The threads of this device.
@@ -138,6 +147,10 @@ impl Device for CpuDevice {
 
     fn pack(&self, parts: &[MatrixPart<'_>]) -> Result<PackedMatrix, DeviceError> {
         PackedMatrix::pack(&self.pool, &self.weights, parts)
+    }
+
+    fn weights_loaded(&self) -> Result<(), DeviceError> {
+        self.weights.loaded()
     }
 
     fn packed_bytes(&self, outputs: usize, inputs: usize) -> u64 {

@@ -31,7 +31,7 @@ impl Numbers {
 
 /// A device with so many threads.
 pub fn device(threads: usize, simd: Simd) -> CpuDevice {
-    CpuDevice::new(CpuOptions { threads, cpus: None, simd: Some(simd) }).unwrap()
+    CpuDevice::new(CpuOptions { threads, simd: Some(simd), ..CpuOptions::default() }).unwrap()
 }
 
 /// All instructions that this processor has.

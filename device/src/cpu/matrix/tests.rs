@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn pack(parts: &[MatrixPart<'_>]) -> Result<PackedMatrix, DeviceError> {
-    PackedMatrix::pack(&Pool::new(2, None).unwrap(), &Arena::default(), parts)
+    PackedMatrix::pack(&Pool::new(2, None).unwrap(), &Weights::Own(Arena::default()), parts)
 }
 
 /// A stored matrix of `count` numbers, `shift` bytes past an aligned address, and its numbers as
