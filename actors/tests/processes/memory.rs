@@ -135,7 +135,7 @@ async fn what_never_fits_is_refused() {
 }
 
 async fn a_full_cache_drains() {
-    let delayed = flags(&[("POCKET_CALL_DELAY_US", "5000")]);
+    let delayed = flags(&[("POCKET_CALL_DELAY_US", "10000")]);
     let engine = start(EngineOptions { flags: delayed, ..small(8) }).await;
     let handle = engine.handle();
     // Prompts of two blocks: three of them fill the cache, for there is to be room to grow.
@@ -167,7 +167,7 @@ async fn a_full_cache_drains() {
 }
 
 async fn large_among_small() {
-    let delayed = flags(&[("POCKET_CALL_DELAY_US", "2000")]);
+    let delayed = flags(&[("POCKET_CALL_DELAY_US", "10000")]);
     let engine = start(EngineOptions { flags: delayed, ..small(4) }).await;
     let handle = engine.handle();
     let first = greedy("first", &[7; 40], 30);
