@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
@@ -16,6 +17,16 @@ pub struct MappedFile {
     path: PathBuf,
     /// `None` for an empty file, which cannot be mapped.
     map: Option<Mmap>,
+    version: FileVersion,
+}
+
+/// What tells a file from another, and from itself after it was written again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileVersion {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
 }
 
 impl MappedFile {
@@ -40,7 +51,13 @@ impl MappedFile {
             // read, so a changed file gives wrong numbers or ends the process, but no stray access.
             Some(unsafe { Mmap::map(&file) }.map_err(failed)?)
         };
-        Ok(MappedFile { path: path.to_path_buf(), map })
+        let version = FileVersion {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        };
+        Ok(MappedFile { path: path.to_path_buf(), map, version })
     }
 
     /// What the file holds.
@@ -51,6 +68,11 @@ impl MappedFile {
     /// The path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The file as it was when it was opened.
+    pub fn version(&self) -> FileVersion {
+        self.version
     }
 }
 
@@ -79,6 +101,7 @@ mod tests {
         std::fs::write(&new, [2; 3]).unwrap();
         std::fs::rename(&new, &path).unwrap();
         assert_eq!(file.bytes(), [1; 9000]);
+        assert_ne!(MappedFile::open(&path).unwrap().version(), file.version());
     }
 
     #[test]

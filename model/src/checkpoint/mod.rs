@@ -140,6 +140,14 @@ impl Checkpoint {
         }
     }
 
+    /// The files its weights come from; none for the demo.
+    pub fn weight_files(&self) -> impl Iterator<Item = &MappedFile> {
+        self.weights.iter().filter_map(|weights| match weights {
+            Weights::Mapped(file) => Some(file),
+            Weights::Embedded(_) => None,
+        })
+    }
+
     /// What to call it in a message: its directory, or that it is the demo.
     pub fn describe(&self) -> String {
         match &self.source {

@@ -4,6 +4,7 @@
 mod attention;
 mod check;
 mod error;
+mod identity;
 mod linear_attention;
 mod loader;
 mod matrices;
@@ -13,6 +14,7 @@ mod rank_model;
 mod step;
 
 pub use error::ForwardError;
+pub use identity::weights_identity;
 pub use matrices::matrices;
 pub use profile::PhaseTimes;
 pub(crate) use rank_model::HEAD_ROWS;

@@ -135,6 +135,7 @@ impl<D: Device> RankModel<D> {
         let head = (!config.tie_word_embeddings)
             .then(|| loader.matrix(&[vocabulary("lm_head.weight")]))
             .transpose()?;
+        device.weights_loaded()?;
         Ok(RankModel {
             frequencies: attention::frequencies(&config),
             host_row: vec![0.0; shard.vocab.len()],
