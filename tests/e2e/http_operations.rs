@@ -1,18 +1,18 @@
 //! What operators and clients do about requests that run: end them, hang up, read the counters; and
 //! what the server tells about itself.
 
-use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use pocket_tests::daemon::{Daemon, DaemonOptions};
 use pocket_tests::generate::{End, Script};
-use pocket_tests::http::Client;
 use pocket_tests::process::{self, Running};
-use pocket_tests::wait::{PATIENCE, until};
+use pocket_tests::wait::PATIENCE;
 use serde_json::{Value, json};
 
 use crate::common::{POCKETD, pocketd};
-use crate::http_support::{CHAT, COMPLETIONS, Scripted, asks, raw, wait_running, whole};
+use crate::http_support::{
+    CHAT, COMPLETIONS, Scripted, asks, post_text, raw, rest, sent, wait_idle, wait_running, whole,
+};
 
 /// A model that never ends its answer, on a device that takes 10 ms a call.
 fn endless() -> (Scripted, DaemonOptions) {
@@ -23,26 +23,11 @@ fn endless() -> (Scripted, DaemonOptions) {
 }
 
 /// Sends a request for an answer that takes minutes, under this name, and leaves it open.
-fn sent(daemon: &Daemon, name: &str, stream: bool) -> TcpStream {
+fn asked(daemon: &Daemon, name: &str, stream: bool) -> TcpStream {
     let body = json!({
         "prompt": "Go:", "max_tokens": 8000, "temperature": 0, "ignore_eos": true, "stream": stream,
-    })
-    .to_string();
-    let mut connection = TcpStream::connect(daemon.address()).unwrap();
-    connection.set_read_timeout(Some(PATIENCE)).unwrap();
-    let length = body.len();
-    let request = format!(
-        "POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-request-id: {name}\r\n\
-         content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-    );
-    connection.write_all(request.as_bytes()).unwrap();
-    connection
-}
-
-fn rest(mut connection: TcpStream) -> String {
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).unwrap();
-    answer
+    });
+    sent(daemon, &post_text(COMPLETIONS, &format!("x-request-id: {name}\r\n"), &body))
 }
 
 fn delete(daemon: &Daemon, name: &str) -> (String, Value) {
@@ -54,16 +39,6 @@ fn delete(daemon: &Daemon, name: &str) -> (String, Value) {
     (status, serde_json::from_str(body).unwrap_or_else(|_| panic!("not JSON: {answer}")))
 }
 
-/// No sequence and no memory is held.
-fn wait_idle(client: &Client) {
-    until("an idle engine", PATIENCE, || {
-        let health = client.get("/health").ok()?.json().ok()?;
-        let members = ["running", "waiting", "kv_blocks_used"];
-        members.iter().all(|member| health[*member] == 0).then_some(())
-    })
-    .unwrap();
-}
-
 /// S18: in both modes, whether the client closes or only half-closes.
 #[test]
 fn hanging_up_ends_a_request_however_it_is_answered() {
@@ -71,12 +46,12 @@ fn hanging_up_ends_a_request_however_it_is_answered() {
     let daemon = options.start().unwrap();
     let client = daemon.client();
     for stream in [false, true] {
-        let connection = sent(&daemon, "closes", stream);
+        let connection = asked(&daemon, "closes", stream);
         wait_running(&client, 1);
         drop(connection);
         wait_idle(&client);
 
-        let connection = sent(&daemon, "half-closes", stream);
+        let connection = asked(&daemon, "half-closes", stream);
         wait_running(&client, 1);
         connection.shutdown(Shutdown::Write).unwrap();
         wait_idle(&client);
@@ -96,7 +71,7 @@ fn a_request_is_ended_by_either_of_its_names() {
     let client = daemon.client();
 
     // By the name their client gave them, which several may have.
-    let both = [sent(&daemon, "batch/7", false), sent(&daemon, "batch/7", false)];
+    let both = [asked(&daemon, "batch/7", false), asked(&daemon, "batch/7", false)];
     wait_running(&client, 2);
     let (status, body) = delete(&daemon, "batch/7");
     assert_eq!((status.as_str(), &body["cancelled"]), ("HTTP/1.1 200 OK", &json!(2)), "{body}");

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::common::POCKETD;
+use crate::http_reading::{Answers, Choice, both_choices, whole_choices};
 
 /// Where chats are answered.
 pub const CHAT: &str = "/v1/chat/completions";
@@ -30,6 +31,13 @@ impl Scripted {
         let directory = tempfile::tempdir().unwrap();
         let checkpoint = script.write(directory.path()).unwrap();
         Self { checkpoint, directory }
+    }
+
+    /// Writes the checkpoint with another chat template.
+    pub fn with_template(script: &Script, template: &str) -> Self {
+        let model = Self::new(script);
+        std::fs::write(model.directory.path().join("chat_template.jinja"), template).unwrap();
+        model
     }
 
     /// A daemon that serves it on one rank, under the name `scripted`.
@@ -57,52 +65,22 @@ pub struct Answer {
     pub usage: Value,
 }
 
-/// The answer in one object.
-pub fn whole(client: &Client, path: &str, request: &Value) -> Answer {
-    let reply = client.post(path, request).unwrap();
-    assert_eq!(reply.status, 200, "{request}: {}", reply.body);
-    let object = reply.json().unwrap();
-    let choice = &object["choices"][0];
-    let text = if path == CHAT { &choice["message"]["content"] } else { &choice["text"] };
-    Answer {
-        text: text.as_str().unwrap_or_else(|| panic!("no text: {object}")).to_owned(),
-        finish_reason: choice["finish_reason"].as_str().unwrap().to_owned(),
-        usage: object["usage"].clone(),
+impl From<Answers> for Answer {
+    fn from(answers: Answers) -> Self {
+        let [choice] = answers.choices.as_slice() else { panic!("not one choice: {answers:?}") };
+        let Choice { text, finish_reason, .. } = choice.clone();
+        Self { text, finish_reason, usage: answers.usage }
     }
 }
 
-/// The answer by server-sent events, each of which is checked for its form.
-pub fn streamed(client: &Client, path: &str, request: &Value) -> Answer {
-    let mut request = request.clone();
-    request["stream"] = json!(true);
-    request["stream_options"] = json!({"include_usage": true});
-    let events: Vec<String> =
-        client.stream(path, &request).unwrap().map(|event| event.unwrap().data).collect();
-    let (done, chunks) = events.split_last().expect("events");
-    assert_eq!(done, "[DONE]");
-    let chunks: Vec<Value> =
-        chunks.iter().map(|data| serde_json::from_str(data).unwrap()).collect();
-    let (usage, chunks) = chunks.split_last().expect("a chunk with the usage");
-    assert_eq!(usage["choices"], json!([]), "{usage}");
-    let mut text = String::new();
-    for chunk in chunks {
-        let choice = &chunk["choices"][0];
-        let piece = if path == CHAT { &choice["delta"]["content"] } else { &choice["text"] };
-        text.push_str(piece.as_str().unwrap_or_default());
-    }
-    let last = &chunks.last().expect("a chunk")["choices"][0];
-    Answer {
-        text,
-        finish_reason: last["finish_reason"].as_str().unwrap().to_owned(),
-        usage: usage["usage"].clone(),
-    }
+/// The answer in one object.
+pub fn whole(client: &Client, path: &str, request: &Value) -> Answer {
+    whole_choices(client, path, request).into()
 }
 
 /// The answer in both modes, which must not differ.
 pub fn both(client: &Client, path: &str, request: &Value) -> Answer {
-    let whole = whole(client, path, request);
-    assert_eq!(streamed(client, path, request), whole, "{path} {request}");
-    whole
+    both_choices(client, path, request).into()
 }
 
 /// A chat of one message.
@@ -112,19 +90,56 @@ pub fn asks(content: &str) -> Value {
 
 /// Waits until the engine computes this many requests.
 pub fn wait_running(client: &Client, count: u64) {
-    until("requests running", PATIENCE, || {
+    wait_health(client, &[("running", count)]);
+}
+
+/// Waits until no sequence is there and no memory is held.
+pub fn wait_idle(client: &Client) {
+    wait_health(client, &[("running", 0), ("waiting", 0), ("kv_blocks_used", 0)]);
+}
+
+/// Waits until these members of `/health` have these values.
+pub fn wait_health(client: &Client, expected: &[(&str, u64)]) {
+    until(&format!("{expected:?}"), PATIENCE, || {
         let health = client.get("/health").ok()?.json().ok()?;
-        (health["running"].as_u64() == Some(count)).then_some(())
+        expected.iter().all(|(name, value)| health[*name] == *value).then_some(())
     })
     .unwrap();
 }
 
-/// Sends a request as it stands and gives everything that comes back.
-pub fn raw(daemon: &Daemon, request: &str) -> String {
+/// A number of `/metrics`; `series` is the name with its labels.
+pub fn metric(client: &Client, series: &str) -> f64 {
+    let metrics = client.get("/metrics").unwrap().body;
+    let line = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {series} in {metrics}")).parse().unwrap()
+}
+
+/// Sends a request as it stands and leaves the answer unread.
+pub fn sent(daemon: &Daemon, request: &str) -> TcpStream {
     let mut connection = TcpStream::connect(daemon.address()).unwrap();
     connection.set_read_timeout(Some(PATIENCE)).unwrap();
     connection.write_all(request.as_bytes()).unwrap();
+    connection
+}
+
+/// Everything that comes on a connection to its end.
+pub fn rest(mut connection: TcpStream) -> String {
     let mut answer = String::new();
     connection.read_to_string(&mut answer).unwrap();
     answer
+}
+
+/// Sends a request as it stands and gives everything that comes back.
+pub fn raw(daemon: &Daemon, request: &str) -> String {
+    rest(sent(daemon, request))
+}
+
+/// A POST of JSON as it goes over the wire; the connection closes after the answer.
+pub fn post_text(path: &str, headers: &str, body: &Value) -> String {
+    let body = body.to_string();
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\
+         content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
 }

@@ -13,6 +13,7 @@ mod http_chat;
 mod http_errors;
 mod http_failures;
 mod http_operations;
+mod http_reading;
 mod http_serving;
 mod http_support;
 mod http_text;
