@@ -10,6 +10,7 @@ mod controls;
 mod demo;
 mod faults;
 mod http_chat;
+mod http_choices;
 mod http_errors;
 mod http_failures;
 mod http_operations;
