@@ -13,6 +13,7 @@ mod http_chat;
 mod http_choices;
 mod http_errors;
 mod http_failures;
+mod http_logprobs;
 mod http_operations;
 mod http_reading;
 mod http_serving;
