@@ -17,6 +17,7 @@ mod http_logprobs;
 mod http_operations;
 mod http_reading;
 mod http_serving;
+mod http_sse;
 mod http_support;
 mod http_text;
 mod reference;
