@@ -19,5 +19,6 @@ mod http_reading;
 mod http_serving;
 mod http_sse;
 mod http_support;
+mod http_templates;
 mod http_text;
 mod reference;
