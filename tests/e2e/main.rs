@@ -15,6 +15,7 @@ mod http_errors;
 mod http_failures;
 mod http_logprobs;
 mod http_operations;
+mod http_queue;
 mod http_reading;
 mod http_serving;
 mod http_sse;
