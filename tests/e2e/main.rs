@@ -22,4 +22,5 @@ mod http_sse;
 mod http_support;
 mod http_templates;
 mod http_text;
+mod memory_limits;
 mod reference;
