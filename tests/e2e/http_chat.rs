@@ -1,10 +1,6 @@
-//! Chats and seeds with the demo model, and the official OpenAI client.
-
-use std::process::Command;
+//! Chats and seeds with the demo model.
 
 use pocket_tests::daemon::Daemon;
-use pocket_tests::process::Running;
-use pocket_tests::wait::PATIENCE;
 use serde_json::{Value, json};
 
 use crate::common::{POCKETD, fixture_json};
@@ -107,26 +103,4 @@ fn a_seed_makes_an_answer_repeatable() {
     request["temperature"] = json!(2);
     request["top_k"] = json!(1);
     assert_eq!(both(&client, CHAT, &request).text, "The capital of France is Paris.");
-}
-
-/// The checks are in `openai_client.py`. `TEST_PYTHON` names a Python that has the `openai` package of
-/// `requirements.txt`; without it `python3` must have it.
-#[test]
-fn the_openai_client_works() {
-    let daemon = demo();
-    let python = std::env::var("TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/e2e/openai_client.py");
-    let mut command = Command::new(&python);
-    command.args([script, &daemon.url()]);
-    let finished = Running::spawn(command)
-        .unwrap_or_else(|error| panic!("{python} (TEST_PYTHON): {error:#}"))
-        .finish(PATIENCE * 2)
-        .unwrap();
-    assert!(
-        !finished.stderr.contains("No module named 'openai'"),
-        "{python} has no openai package: pip install -r tests/e2e/requirements.txt, or set \
-         TEST_PYTHON to a Python that has it"
-    );
-    assert!(finished.status.success(), "{}{}", finished.stdout, finished.stderr);
-    assert!(finished.stdout.ends_with("all held\n"), "{}", finished.stdout);
 }

@@ -6,6 +6,7 @@
 mod bad_input;
 mod bits;
 mod common;
+mod conformance;
 mod controls;
 mod demo;
 mod faults;

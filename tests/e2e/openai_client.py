@@ -116,6 +116,76 @@ def several_prompts(client, model):
         assert getattr(whole.usage, count) == total, (count, whole.usage)
 
 
+def several_prompts_streamed(client, model):
+    prompts = ["The capital of Spain is", "The capital of France is"]
+    arguments = dict(model=model, prompt=prompts, max_tokens=8, n=2, seed=3, echo=True, logprobs=2)
+    whole = client.completions.create(**arguments)
+    chunks = list(client.completions.create(**arguments, stream=True))
+    texts, scores = [""] * 4, [[] for _ in range(4)]
+    for chunk in chunks:
+        (choice,) = chunk.choices
+        texts[choice.index] += choice.text
+        if choice.logprobs:
+            scores[choice.index] += choice.logprobs.token_logprobs
+    for choice in whole.choices:
+        assert texts[choice.index] == choice.text, (texts, whole)
+        assert choice.text.startswith(prompts[choice.index // 2]), choice
+        assert scores[choice.index] == choice.logprobs.token_logprobs, (scores, choice)
+
+
+def usage_in_streams(client, model):
+    def usages(**options):
+        chunks = client.chat.completions.create(
+            model=model, messages=QUESTION, max_tokens=4, n=2, stream=True, **options
+        )
+        return [chunk.usage for chunk in chunks if chunk.usage is not None]
+
+    assert usages() == usages(stream_options={}) == []
+    assert usages(stream_options={"include_usage": False}) == []
+    (usage,) = usages(stream_options={"include_usage": True})
+    assert usage.completion_tokens == 8, usage
+    assert usage.total_tokens == usage.prompt_tokens + 8, usage
+
+
+def steering(client, model):
+    def says(**arguments):
+        reply = client.chat.completions.create(
+            model=model, messages=QUESTION, temperature=0, max_tokens=8, **arguments
+        )
+        return reply.choices[0]
+
+    content = says().message.content
+    # What begins the answer is forbidden, and something else begins it.
+    ids = client.post("../tokenize", body={"prompt": content}, cast_to=object)["tokens"]
+    assert says(logit_bias={str(ids[0]): -100}).message.content != content
+    stopped = says(extra_body={"stop_token_ids": [ids[1]]})
+    assert content.startswith(stopped.message.content) and stopped.finish_reason == "stop", stopped
+    assert says(extra_body={"top_k": 1, "min_p": 0.1}).message.content == content
+
+
+def what_is_not_there(client, model):
+    """An answer in OpenAI's form also where there is nothing, so that the client can tell it."""
+    for call in [
+        lambda: client.embeddings.create(model=model, input="x"),
+        lambda: client.responses.create(model=model, input="x"),
+        lambda: client.moderations.create(input="x"),
+    ]:
+        try:
+            call()
+        except openai.NotFoundError as error:
+            assert error.code == "unknown_url" and error.body["message"], error.body
+        else:
+            raise AssertionError("answered")
+
+
+def hanging_up(client, model):
+    stream = client.chat.completions.create(
+        model=model, messages=QUESTION, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(iter(stream))
+    stream.close()
+
+
 def log_probabilities(client, model):
     arguments = dict(model=model, messages=QUESTION, temperature=0, max_tokens=12, logprobs=True)
     choice = client.chat.completions.create(**arguments, top_logprobs=3).choices[0]
@@ -233,6 +303,11 @@ def main(server):
         text_in_both_modes(client, model)
         several_choices(client, model)
         several_prompts(client, model)
+        several_prompts_streamed(client, model)
+        usage_in_streams(client, model)
+        steering(client, model)
+        what_is_not_there(client, model)
+        hanging_up(client, model)
         log_probabilities(client, model)
         names(client, model)
         seeds(client, model)
