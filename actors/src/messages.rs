@@ -81,6 +81,8 @@ pub(crate) struct Assignment {
     pub threads: usize,
     /// Cores to pin the compute threads to, one each; none leaves them to the system.
     pub cpus: Option<Vec<usize>>,
+    /// Where its packed weights are kept; none keeps them in its own memory.
+    pub weights: Option<WeightsAt>,
     /// Name of the shared segment.
     pub segment: String,
     /// Generation of the rank group; the segment carries the same number.
@@ -90,6 +92,17 @@ pub(crate) struct Assignment {
     pub peer_deadline_ms: u64,
     /// Experiment flags at start; those that may change while running come again with every plan.
     pub flags: FlagSet,
+}
+
+/// Memory that outlives the rank, for its packed weights:
+/// a [`WeightStore`](pocket_device::cpu::WeightStore) of the coordinator's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct WeightsAt {
+    /// Where to open it.
+    pub path: String,
+    /// What it is for: [`weights_identity`](pocket_model::forward::weights_identity) of the checkpoint
+    /// as the coordinator found it, and of the rank's shard.
+    pub identity: [u8; 32],
 }
 
 /// One forward call and the flags it runs under.

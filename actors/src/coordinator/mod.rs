@@ -215,6 +215,7 @@ impl Coordinator {
             limits: facts.limits,
             threads: options.threads_per_rank,
             cpus: facts.cpus[rank].clone(),
+            weights: None,
             segment: segment.to_string(),
             epoch: self.epoch,
             peer_deadline_ms: peer_deadline.as_millis() as u64,

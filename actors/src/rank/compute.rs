@@ -8,13 +8,14 @@ use actix::Recipient;
 use pocket_collectives::{AllReduce, CollectiveError, Phase, ProgressSink, RankPort};
 use pocket_config::FaultPhase;
 use pocket_device::Device;
-use pocket_device::cpu::{CpuDevice, CpuOptions};
-use pocket_model::forward::{ForwardError, RankModel, RowResult, Step};
+use pocket_device::cpu::{CpuDevice, CpuOptions, WeightMap};
+use pocket_model::checkpoint::Checkpoint;
+use pocket_model::forward::{ForwardError, RankModel, RowResult, Step, weights_identity};
 
 use super::fault::{Fault, Faulty};
 use super::{Order, Report};
 use crate::checkpoint;
-use crate::messages::{Assignment, FromRank, ShardStats, StepPlan, StepReport};
+use crate::messages::{Assignment, FromRank, ShardStats, StepPlan, StepReport, WeightsAt};
 
 /// Load progress is told at most this often.
 const LOAD_REPORTS: Duration = Duration::from_millis(50);
@@ -81,10 +82,13 @@ impl Worker<CpuDevice> {
         tell(FromRank::Attached);
 
         let fault = Fault::new(assignment.flags.fault(), rank);
-        let (threads, cpus) = (assignment.threads, assignment.cpus.clone());
-        let options = CpuOptions { threads, cpus, ..CpuOptions::default() };
-        let device = CpuDevice::new(options).map_err(|error| error.to_string())?;
+        let began = Instant::now();
         let checkpoint = checkpoint::open(&assignment.model).map_err(|error| error.to_string())?;
+        let weights = open_weights(assignment, &checkpoint)?;
+        let (threads, cpus) = (assignment.threads, assignment.cpus.clone());
+        let options =
+            CpuOptions { threads, cpus, weights: weights.clone(), ..CpuOptions::default() };
+        let device = CpuDevice::new(options).map_err(|error| error.to_string())?;
         let mut told = None;
         let mut progress = |loaded, total| {
             port.progress.beat(Phase::Load);
@@ -99,6 +103,20 @@ impl Worker<CpuDevice> {
         let model = RankModel::load(device, &checkpoint, shard, limits, &mut progress)
             .map_err(|error| error.to_string())?;
         port.progress.beat(Phase::Idle);
+        let seconds = began.elapsed().as_secs_f64();
+        match &weights {
+            Some(map) if map.was_complete() => {
+                tracing::info!(seconds, "weights found where an earlier rank packed them");
+            }
+            _ => tracing::info!(seconds, "weights read and packed"),
+        }
+        let small = weights.map_or(0, |map| map.small_page_bytes());
+        if small > 0 {
+            tracing::warn!(
+                bytes = small,
+                "the system gives no huge pages for these packed weights: short steps are slower"
+            );
+        }
         Ok(Self { model, port, fault })
     }
 
@@ -140,6 +158,21 @@ impl Worker<CpuDevice> {
         let elapsed_us = began.elapsed().as_micros() as u64;
         Ok(StepReport { step: step.number, rows, counters, work, elapsed_us })
     }
+}
+
+/// The store the coordinator keeps for this rank, if it does: of this checkpoint as it is now.
+fn open_weights(
+    assignment: &Assignment,
+    checkpoint: &Checkpoint,
+) -> Result<Option<WeightMap>, String> {
+    let Some(WeightsAt { path, identity }) = &assignment.weights else { return Ok(None) };
+    if *identity != weights_identity(checkpoint, &assignment.shard) {
+        return Err(format!(
+            "the weight files of {} are not those the daemon started with; start it again",
+            checkpoint.describe()
+        ));
+    }
+    WeightMap::open(path, *identity).map(Some).map_err(|error| error.to_string())
 }
 
 fn rows(step: &Step) -> u32 {

@@ -55,6 +55,7 @@ fn assignment() -> Assignment {
         },
         threads: 1,
         cpus: None,
+        weights: None,
         segment: "none".to_string(),
         epoch: 4,
         peer_deadline_ms: 1000,

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::api::ModelSource;
-use crate::messages::{Assignment, FromRank, ShardStats, StepPlan, StepReport, ToRank};
+use crate::messages::{Assignment, FromRank, ShardStats, StepPlan, StepReport, ToRank, WeightsAt};
 
 type Coordinator = WireCodec<ToRank, FromRank>;
 type Rank = WireCodec<FromRank, ToRank>;
@@ -51,8 +51,10 @@ fn assignment() -> impl Strategy<Value = Assignment> {
         Just(ModelSource::Demo),
         "[a-z/. é]{0,40}".prop_map(|path| ModelSource::Directory(path.into())),
     ];
-    (numbers, model, option::of(vec(any::<usize>(), 0..9)), ".{0,20}", flags()).prop_map(
-        |(n, model, cpus, segment, flags)| {
+    let weights = option::of(("/proc/[0-9]{1,7}/fd/[0-9]{1,4}", any::<[u8; 32]>()));
+    let weights = weights.prop_map(|at| at.map(|(path, identity)| WeightsAt { path, identity }));
+    (numbers, model, option::of(vec(any::<usize>(), 0..9)), weights, ".{0,20}", flags()).prop_map(
+        |(n, model, cpus, weights, segment, flags)| {
             let n: Vec<usize> = n.into_iter().map(|n| n as usize).collect();
             Assignment {
                 rank: n[0],
@@ -77,6 +79,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
                 },
                 threads: n[18],
                 cpus,
+                weights,
                 segment,
                 epoch: n[19] as u64,
                 peer_deadline_ms: n[0] as u64,
@@ -304,11 +307,11 @@ fn strangers_and_other_versions_are_told_apart() {
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(
         greet(&Greeting { version: "9.9.9".to_string(), ..ours.clone() }),
-        format!("this is pocketd {version} (protocol 2), the peer is 9.9.9 (protocol 2)")
+        format!("this is pocketd {version} (protocol 3), the peer is 9.9.9 (protocol 3)")
     );
     assert_eq!(
         greet(&Greeting { protocol: 7, ..ours.clone() }),
-        format!("this is pocketd {version} (protocol 2), the peer is {version} (protocol 7)")
+        format!("this is pocketd {version} (protocol 3), the peer is {version} (protocol 7)")
     );
     assert_eq!(
         greet(&Greeting { magic: *b"HTTP/1.1", ..ours }),
