@@ -189,3 +189,67 @@ fn sleep(mut time: Duration, beat: impl Fn()) {
         time -= piece;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use pocket_collectives::{SegmentOwner, SegmentSpec};
+    use pocket_config::FlagSet;
+    use pocket_device::cpu::{WeightStore, weight_store_bytes};
+    use pocket_model::forward::{ModelLimits, matrices};
+    use pocket_model::shard::Shard;
+
+    use super::*;
+    use crate::api::ModelSource;
+
+    fn assignment(segment: &SegmentOwner, weights: WeightsAt) -> Assignment {
+        Assignment {
+            rank: 0,
+            world: 1,
+            model: ModelSource::Demo,
+            shard: Shard::new(Checkpoint::demo().unwrap().config(), 0, 1).unwrap(),
+            limits: ModelLimits {
+                max_model_len: 64,
+                max_rows: 64,
+                slots: 1,
+                kv_blocks: 1,
+                kv_dtype: Default::default(),
+            },
+            threads: 1,
+            cpus: None,
+            weights: Some(weights),
+            segment: segment.name().to_string(),
+            epoch: 1,
+            peer_deadline_ms: 1000,
+            flags: FlagSet::default(),
+        }
+    }
+
+    #[test]
+    fn a_rank_packs_into_the_store_it_is_told_of_and_the_next_one_finds_its_weights() {
+        let checkpoint = Checkpoint::demo().unwrap();
+        let shard = Shard::new(checkpoint.config(), 0, 1).unwrap();
+        let identity = weights_identity(&checkpoint, &shard);
+        let bytes = weight_store_bytes(&matrices(checkpoint.config(), &shard));
+        let store = WeightStore::create(bytes, identity).unwrap();
+        let load = |identity| {
+            let run_id = uuid::Uuid::new_v4().simple().to_string();
+            let segment =
+                SegmentOwner::create(&SegmentSpec { world: 1, epoch: 1, run_id }).unwrap();
+            let told = RefCell::new(Vec::new());
+            let weights = WeightsAt { path: store.path(), identity };
+            Worker::load(&assignment(&segment, weights), &|message| told.borrow_mut().push(message))
+                .map(|_| told.into_inner())
+        };
+        let refused = load([7; 32]).unwrap_err();
+        assert!(refused.contains("are not those the daemon started with"), "{refused}");
+        for before in [false, true] {
+            assert_eq!(store.is_complete(), before);
+            let told = load(identity).unwrap();
+            let Some(FromRank::Loading { loaded, total }) = told.last() else { panic!("{told:?}") };
+            assert_eq!(loaded, total);
+        }
+        drop(store);
+    }
+}
