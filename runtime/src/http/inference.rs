@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use actix_web::http::Version;
 use actix_web::http::header::{self, HeaderValue};
 use actix_web::web::{self, Bytes, Data, Payload};
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
@@ -105,12 +106,16 @@ async fn respond(
         Delivery::Stream { include_usage } => {
             let chunks = Chunks::new(identity, answers, form, include_usage);
             let body = stream::body(chunks, events, stream::PING_EVERY, hung_up, open);
-            Ok(HttpResponse::Ok()
+            let mut response = HttpResponse::Ok()
                 .content_type("text/event-stream; charset=utf-8")
                 .insert_header((header::CACHE_CONTROL, "no-cache"))
                 // Reverse proxies would otherwise collect the events.
                 .insert_header(("X-Accel-Buffering", "no"))
-                .streaming(body))
+                .streaming(body);
+            // HTTP/1.0, which some proxies speak, knows no chunks: there the end is that of the
+            // connection.
+            response.head_mut().no_chunking(request.version() < Version::HTTP_11);
+            Ok(response)
         }
     }
 }
