@@ -17,6 +17,7 @@ mod http_failures;
 mod http_logprobs;
 mod http_operations;
 mod http_queue;
+mod http_raw;
 mod http_reading;
 mod http_serving;
 mod http_sse;
