@@ -1,7 +1,7 @@
 //! Series that carry two names.
 
 use prometheus::core::Collector;
-use prometheus::{HistogramOpts, IntCounter, IntGaugeVec, Opts, Registry};
+use prometheus::{HistogramOpts, IntGauge, IntGaugeVec, Opts, Registry};
 
 /// A series cannot be made: its name is wrong or taken.
 #[derive(Debug, thiserror::Error)]
@@ -125,8 +125,8 @@ impl Series<'_> {
         let opts = labels
             .iter()
             .fold(Opts::new(name, help), |opts, (label, value)| opts.const_label(*label, *value));
-        let info = IntCounter::with_opts(opts)?;
-        info.inc();
+        let info = IntGauge::with_opts(opts)?;
+        info.set(1);
         Ok(self.registry.register(Box::new(info))?)
     }
 
