@@ -15,6 +15,7 @@ mod http_choices;
 mod http_errors;
 mod http_failures;
 mod http_logprobs;
+mod http_metrics;
 mod http_operations;
 mod http_queue;
 mod http_raw;
