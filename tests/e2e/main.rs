@@ -14,6 +14,7 @@ mod http_chat;
 mod http_choices;
 mod http_errors;
 mod http_failures;
+mod http_hangups;
 mod http_logprobs;
 mod http_metrics;
 mod http_operations;
