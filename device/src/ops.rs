@@ -164,7 +164,9 @@ pub trait Device {
         out: &mut Self::Tensor,
     ) -> Result<(), DeviceError>;
 
-    /// Maximum, sum of exponentials and target logit of each row. `targets` has one entry a row.
+    /// Maximum, sum of exponentials and target logit of each row. `targets` has one entry a row. In a
+    /// row with a NaN or plus infinity maximum and sum are NaN; the other rows are not concerned. A row
+    /// of nothing but minus infinity has that as its maximum, and the sum 0.
     fn row_stats(
         &self,
         logits: &Self::Tensor,

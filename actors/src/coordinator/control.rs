@@ -91,6 +91,14 @@ impl Handler<RestartRank> for Coordinator {
         if self.recovery.is_some() {
             return Err(ControlError::NotServing("the ranks are being started again".to_string()));
         }
+        let limit = self.options.restart_limit();
+        if !self.restarts.left(Instant::now(), limit) {
+            return Err(ControlError::NotServing(format!(
+                "no restart is left of the {} within {:?} (--max-restarts), and the failure of a rank \
+                 would end the server",
+                limit.restarts, limit.window
+            )));
+        }
         let reason = format!("rank {rank} was restarted by an operator {}", self.place(rank));
         let error = EngineError::RankFailed(reason.clone());
         self.fail(reason, Some(rank), error, ctx);

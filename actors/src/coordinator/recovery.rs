@@ -42,12 +42,17 @@ pub(crate) struct Restarts {
 }
 
 impl Restarts {
-    /// Takes a restart, if one is left: how long to wait before it.
-    pub fn take(&mut self, now: Instant, limit: RestartLimit) -> Option<Duration> {
+    /// Whether a restart is left.
+    pub fn left(&mut self, now: Instant, limit: RestartLimit) -> bool {
         while self.recent.front().is_some_and(|at| now.duration_since(*at) > limit.window) {
             self.recent.pop_front();
         }
-        if self.recent.len() >= limit.restarts {
+        self.recent.len() < limit.restarts
+    }
+
+    /// Takes a restart, if one is left: how long to wait before it.
+    pub fn take(&mut self, now: Instant, limit: RestartLimit) -> Option<Duration> {
+        if !self.left(now, limit) {
             return None;
         }
         self.recent.push_back(now);

@@ -343,6 +343,16 @@ impl Requests {
         all
     }
 
+    /// The keys of the requests whose clients have gone away.
+    pub fn abandoned(&self) -> Vec<RequestKey> {
+        let gone = |request: &Request| match &request.work {
+            Work::Generate(generation) => generation.events.is_closed(),
+            Work::Score { reply, .. } => reply.is_closed(),
+        };
+        let gone = self.by_key.iter().filter(|(_, request)| gone(request));
+        gone.map(|(key, _)| *key).collect()
+    }
+
     /// Whether nobody waits for anything.
     pub fn is_empty(&self) -> bool {
         self.by_key.is_empty()

@@ -37,13 +37,14 @@ impl Coordinator {
     ) {
         let mut rows = rows.into_iter();
         for part in &planned.parts {
-            // Also for a request that has gone: its rows have to be taken off.
-            let answers: Result<Vec<RowAnswer>, String> = part
+            // All rows of a part are taken off, also for a request that has gone and beyond one that is
+            // no number: those behind it are other requests'.
+            let answers: Vec<Result<RowAnswer, String>> = part
                 .outputs
                 .clone()
                 .map(|output| answer_row(planned, part, output, reports, &mut rows))
                 .collect();
-            match answers {
+            match answers.into_iter().collect::<Result<Vec<_>, _>>() {
                 Ok(answers) => self.serve(part, &planned.purposes, answers),
                 Err(reason) => self.end(part.key.request, Outcome::Failed, |request, id| {
                     let reason = format!("request {id:?} cannot go on: {reason}");
@@ -59,7 +60,7 @@ impl Coordinator {
         let Some(request) = self.requests.get_mut(key) else { return };
         let mut chosen = Vec::new();
         match &mut request.work {
-            Work::Score { logprobs, last_logits, reply } => {
+            Work::Score { logprobs, last_logits, .. } => {
                 for answer in answers {
                     match answer {
                         RowAnswer::Rated(rated) => logprobs.push(Some(rated.logprob)),
@@ -67,7 +68,7 @@ impl Coordinator {
                         RowAnswer::Chosen(_) => {}
                     }
                 }
-                if part.completes || reply.is_closed() {
+                if part.completes {
                     let now = Instant::now();
                     self.end(key, Outcome::Finished, |request, _| request.finish(now));
                 }
@@ -82,11 +83,6 @@ impl Coordinator {
                         (RowAnswer::Chosen(tokens), ..) => chosen = tokens,
                         _ => {}
                     }
-                }
-                if generation.events.is_closed() {
-                    return self.end(key, Outcome::Cancelled, |request, _| {
-                        request.cancel(Instant::now());
-                    });
                 }
                 if part.completes {
                     generation.tell_prompt();
@@ -123,7 +119,7 @@ impl Coordinator {
             text: taken.text,
             logprobs: logprobs.filter(|_| wanted && taken.belongs),
         };
-        // Who has gone is noticed at the next step.
+        // Who has gone is noticed before the next step.
         let _ = generation.events.send(event);
         let Some((reason, text)) = taken.end else {
             let next = generation.next(key.choice);

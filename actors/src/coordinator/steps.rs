@@ -43,6 +43,7 @@ impl Coordinator {
         if !serving || self.leaving || self.recovery.is_some() || self.step.is_some() {
             return;
         }
+        self.leave_alone_those_who_have_gone();
         let flags = self.options.flags.clone();
         let cost = self.costs.fit();
         let merging = Merging::of(flags.prefill_merge(), self.options.merge, cost);
@@ -75,6 +76,13 @@ impl Coordinator {
         }
         let reports = group.ranks.iter().map(|_| None).collect();
         self.step = Some(StepUnderWay { planned, began: now, reports, rows });
+    }
+
+    /// Ends the requests nobody listens to any more, in the queue too.
+    fn leave_alone_those_who_have_gone(&mut self) {
+        for key in self.requests.abandoned() {
+            self.cancel(key);
+        }
     }
 
     fn note_preempted(&mut self) {

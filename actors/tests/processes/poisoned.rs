@@ -75,7 +75,7 @@ fn without(mut request: GenerateRequest) -> GenerateRequest {
 
 /// Requests whose logits are not numbers from some row of the prompt on.
 fn poisoned(round: usize) -> Vec<GenerateRequest> {
-    let prompts = [vec![POISON], vec![1; 70], vec![2; 130]];
+    let prompts = [vec![POISON], vec![1; 70], vec![2; 130], vec![3; 9], vec![4; 66]];
     let mut requests = vec![];
     for (index, mut prompt) in prompts.into_iter().enumerate() {
         let middle = prompt.len() / 2;
@@ -83,9 +83,12 @@ fn poisoned(round: usize) -> Vec<GenerateRequest> {
         let request = greedy(&format!("bad {round} {index}"), &prompt, 8);
         let sampling = SamplingParams { seed: Some(1), ..SamplingParams::default() };
         requests.push(match index {
-            0 => GenerateRequest { logprobs: Some(1), ..request },
-            1 => GenerateRequest { sampling, n: 2, ..request },
-            _ => GenerateRequest { prompt_logprobs: Some(1), sampling, ..request },
+            // These two by what each rank says of its part of a row alone.
+            0 => request,
+            1 => GenerateRequest { prompt_logprobs: Some(0), ..request },
+            2 => GenerateRequest { sampling, n: 2, ..request },
+            3 => GenerateRequest { prompt_logprobs: Some(1), sampling, ..request },
+            _ => GenerateRequest { logprobs: Some(1), ..request },
         });
     }
     requests
@@ -120,7 +123,7 @@ async fn poison_stays_where_it_is(world: usize) {
         let mut requests = healthy(before.len(), "beside");
         let count = requests.len();
         for (index, bad) in poisoned(round).into_iter().enumerate() {
-            requests.insert(4 * index, bad);
+            requests.insert(3 * index, bad);
             failures += 1;
         }
         let mut said = vec![];

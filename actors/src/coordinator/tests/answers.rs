@@ -189,3 +189,34 @@ async fn what_happens_is_counted() {
     }
     rig.stop().await;
 }
+
+/// A row that is no number ends its own request; the rows behind it are still the others'.
+#[actix::test]
+async fn a_bad_row_does_not_move_the_rows_of_others() {
+    let mut rig = serving(many()).await;
+    let sampling = SamplingParams { seed: Some(3), ..SamplingParams::default() };
+    let bad = GenerateRequest { prompt_logprobs: Some(2), ..request("bad", 4, 1) };
+    let good = GenerateRequest { sampling: sampling.clone(), ..request("good", 4, 1) };
+    let wave = rig.coordinator.send(Submit(vec![bad, good])).await.unwrap().unwrap();
+    let [(_, mut of_bad), (_, mut of_good)] = <[asks::Submitted; 2]>::try_from(wave).unwrap();
+    let plan = rig.step().await;
+    // Three rated rows, one at the end that needs no logits, and the other's last.
+    let rows = [vec![f32::NAN; VOCAB], vec![1.0; VOCAB], vec![2.0; VOCAB]];
+    let last: Vec<f32> = (0..VOCAB).map(|id| ((id * 37) % 101) as f32 / 9.0).collect();
+    let half = VOCAB / WORLD;
+    for row in rows.iter().chain([&last]) {
+        for (rank, port) in rig.ports.iter_mut().enumerate() {
+            port.logits.send(&row[rank * half..(rank + 1) * half]).unwrap();
+        }
+    }
+    for rank in 0..WORLD {
+        let greedy = Some(stats(rank, 9));
+        let rows = vec![None, None, None, greedy, None];
+        rig.tell(rank, News::Done(done(&plan, rows))).await;
+    }
+    let (_, end) = drain(&mut of_bad).await;
+    assert!(matches!(&end, Event::Failed(error) if error.to_string().contains("NaN")), "{end:?}");
+    let expected = Sampler::new(&sampling, 0, &[], &[]).unwrap().sample(&mut last.clone()).unwrap();
+    assert_eq!(drain(&mut of_good).await.0, [expected]);
+    rig.stop().await;
+}

@@ -84,6 +84,12 @@ async fn a_rank_is_restarted_on_demand() {
     assert_eq!(reason, "rank 1 was restarted by an operator while idle");
     rig.next_epoch().await;
     rig.load().await;
-    assert_eq!(rig.status().await.state, EngineState::Ready);
+    // The keeper of the segment has to see that all have attached.
+    while rig.status().await.state != EngineState::Ready {
+        tokio::task::yield_now().await;
+    }
+    let refused = rig.coordinator.send(RestartRank(1)).await.unwrap().unwrap_err();
+    assert!(refused.to_string().starts_with("no restart is left of the 1 within "), "{refused}");
+    assert_eq!(rig.status().await.state, EngineState::Ready, "an operator does not end the server");
     rig.stop().await;
 }
