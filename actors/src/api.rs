@@ -351,6 +351,15 @@ pub enum ControlError {
     NotServing(String),
 }
 
+/// Tokens an engine has worked on since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenCounts {
+    /// Rows of prompts computed, those computed again included.
+    pub prompt: u64,
+    /// Tokens generated.
+    pub generated: u64,
+}
+
 /// What a forward call costs: a fixed part, and a part for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallCost {

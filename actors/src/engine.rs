@@ -15,7 +15,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::api::{
     ControlError, EngineOptions, EngineState, EngineStatus, Event, GenerateRequest, RequestError,
-    RequestStatus, Score, ScoreRequest,
+    RequestStatus, Score, ScoreRequest, TokenCounts,
 };
 use crate::coordinator::{
     Abandon, Cancel, Coordinator, Drain, GetStatus, Launch, ListRequests, RequestKey, RestartRank,
@@ -371,6 +371,11 @@ impl EngineHandle {
     /// Everything that is counted, in Prometheus' text format.
     pub fn metrics(&self) -> String {
         self.metrics.text()
+    }
+
+    /// Tokens worked on so far; known without asking anybody.
+    pub fn tokens(&self) -> TokenCounts {
+        self.metrics.tokens()
     }
 
     /// The state of the engine; answered at once, also while a step runs.

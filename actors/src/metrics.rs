@@ -13,7 +13,7 @@ use pocket_config::FlagSet;
 use pocket_device::WorkDone;
 use prometheus::{Encoder, IntGaugeVec, Registry, TextEncoder};
 
-use crate::api::{CallCost, FinishReason, Timings};
+use crate::api::{CallCost, FinishReason, Timings, TokenCounts};
 pub use series::MetricsError;
 use series::{Counter, Family, Gauge, Histogram, Series};
 
@@ -99,6 +99,7 @@ pub struct Metrics {
     requests: Family,
     answers: Family,
     prompt_tokens: Counter,
+    prefill_rows: Counter,
     generated_tokens: Counter,
     preemptions: Counter,
     restarts: Counter,
@@ -207,6 +208,11 @@ impl Metrics {
                 "pocket_prompt_tokens_total",
                 "Prompt tokens of requests that began",
                 "prompt_tokens_total",
+            )?,
+            prefill_rows: s.counter(
+                "pocket_prefill_rows_total",
+                "Rows of prompts computed, those computed again included",
+                "",
             )?,
             generated_tokens: s.counter(
                 "pocket_generation_tokens_total",
@@ -351,6 +357,13 @@ impl Metrics {
         }
     }
 
+    /// Tokens so far.
+    pub(crate) fn tokens(&self) -> TokenCounts {
+        // Whole numbers, below 2^53 for a very long time.
+        let (prompt, generated) = (self.prefill_rows.get(), self.generated_tokens.get());
+        TokenCounts { prompt: prompt as u64, generated: generated as u64 }
+    }
+
     pub(crate) fn levels(&self, levels: Levels) {
         self.running.set(levels.running as f64);
         self.waiting.set(levels.waiting as f64);
@@ -367,6 +380,7 @@ impl Metrics {
     pub(crate) fn call(&self, call: Call) {
         let kind = if call.prefill_rows > 0 { "prefill" } else { "decode" };
         self.calls.add(kind, 1.0);
+        self.prefill_rows.add(call.prefill_rows as f64);
         self.rows.observe(call.rows as f64);
         self.call_time.observe(call.took.as_secs_f64());
         self.gemm_calls.add(call.work.gemm_calls as f64);
@@ -484,10 +498,15 @@ mod tests {
         metrics.levels(Levels { running: 3, kv_blocks: 8, kv_blocks_used: 2, ..Levels::default() });
         metrics.left(Outcome::QueueFull);
         metrics.answered(FinishReason::Stop);
+        let (rows, prefill_rows) = (9, 8);
+        let (took, work) = (Duration::from_millis(1), WorkDone::default());
+        metrics.call(Call { rows, prefill_rows, took, work });
+        assert_eq!(metrics.tokens(), TokenCounts { prompt: 8, generated: 2 });
         let text = metrics.text();
         for line in [
             "pocket_requests_running 3",
             "pocket_kv_blocks_used 2",
+            "pocket_prefill_rows_total 8",
             "vllm:kv_cache_usage_perc{model_name=\"demo\"} 0.25",
             "pocket_time_to_first_token_seconds_bucket{le=\"0.02\"} 0",
             "vllm:time_to_first_token_seconds_bucket{model_name=\"demo\",le=\"0.04\"} 1",

@@ -38,6 +38,7 @@ const OWN: &[(&str, &str)] = &[
     ("pocket_kv_blocks_used", "gauge"),
     ("pocket_requests_total", "counter"),
     ("pocket_answers_total", "counter"),
+    ("pocket_prefill_rows_total", "counter"),
     ("pocket_prompt_tokens_total", "counter"),
     ("pocket_generation_tokens_total", "counter"),
     ("pocket_preemptions_total", "counter"),

@@ -24,6 +24,11 @@ impl Counter {
     pub fn add(&self, value: f64) {
         self.0.iter().for_each(|counter| counter.inc_by(value));
     }
+
+    /// What has been counted; all names have the same, and a series has at least one.
+    pub fn get(&self) -> f64 {
+        self.0.first().map_or(0.0, prometheus::Counter::get)
+    }
 }
 
 /// Counters told apart by one label.
