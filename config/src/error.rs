@@ -10,6 +10,8 @@ pub enum Origin {
     CommandLine,
     /// An environment variable.
     Environment,
+    /// A call, while the program runs.
+    Call,
     /// A line of a TOML file, counting from 1.
     File {
         /// The file.
@@ -24,6 +26,7 @@ impl fmt::Display for Origin {
         match self {
             Origin::CommandLine => write!(f, "command line"),
             Origin::Environment => write!(f, "environment"),
+            Origin::Call => write!(f, "request"),
             Origin::File { path, line } => write!(f, "{}:{line}", path.display()),
         }
     }

@@ -206,9 +206,14 @@ impl FlagSet {
         self.fault
     }
 
+    /// The fault has struck, and does not strike again.
+    pub fn clear_fault(&mut self) {
+        self.fault = None;
+    }
+
     /// Sets the flag called `name` from text, as if its variable had been in the environment.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
-        self.set_from(&Origin::Environment, name, value)
+        self.set_from(&Origin::Call, name, value)
     }
 
     /// Sets the flag called `name` from text that came from `origin`.

@@ -30,8 +30,8 @@ pub use fault::{FaultError, FaultKind, FaultPhase, FaultSpec};
 pub use flags::{FLAGS, Flag, FlagSet};
 pub use pages::{flags_page, settings_page};
 pub use settings::{
-    ByteSize, ContextLength, DeviceKind, Group, KvCacheDtype, LogFilter, LogFormat, MemoryFraction,
-    MergedRows, ModelName, PrefillBudget, QueueLimit, RequestBytes, SETTINGS, SequenceLimit,
-    Setting, Settings, Sources, ThreadCount, WorldSize,
+    ByteSize, ContextLength, ControlSocket, DeviceKind, Group, HostPort, KvCacheDtype, LogFilter,
+    LogFormat, MemoryFraction, MergedRows, ModelName, PrefillBudget, QueueLimit, RequestBytes,
+    RestartCount, SETTINGS, SequenceLimit, Setting, Settings, Sources, ThreadCount, WorldSize,
 };
 pub use value::{Kind, Micros, Seconds};

@@ -1,5 +1,6 @@
 //! Typed values that are given as text.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -99,6 +100,22 @@ impl Value for String {
 
     fn show(&self) -> String {
         self.clone()
+    }
+}
+
+impl Value for PathBuf {
+    const KIND: Kind = Kind::Text;
+
+    fn accepts() -> String {
+        "a path".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        String::parse(text).map(Self::from)
+    }
+
+    fn show(&self) -> String {
+        self.display().to_string()
     }
 }
 

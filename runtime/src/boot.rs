@@ -10,7 +10,6 @@ mod sizes;
 mod source;
 
 use std::io::Write;
-use std::time::Duration;
 
 use pocket_actors::api::{EngineOptions, MergeCap, ModelSource};
 use pocket_actors::{Engine, EngineError, EngineHandle};
@@ -123,8 +122,9 @@ fn prepare_for(settings: &Settings, sequences: Wish) -> anyhow::Result<Boot> {
         stall_timeout: settings.stall_timeout.duration(),
         load_timeout: settings.load_timeout.duration(),
         max_queue: settings.max_queue.get(),
+        // A command can be given again; a server says how often.
         max_restarts: 0,
-        restart_window: Duration::from_secs(600),
+        restart_window: settings.restart_window.duration(),
     };
     let plan = sizing.plan(options.limits())?;
     Ok(Boot {

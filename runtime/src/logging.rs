@@ -1,8 +1,9 @@
 //! Log lines: to standard error, never to standard output, which belongs to answers.
 
 use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
 
-use pocket_config::{LogFilter, LogFormat};
+use pocket_config::{LogFilter, LogFormat, SETTINGS};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -10,16 +11,59 @@ use crate::failure::bad_input;
 use crate::progress;
 
 /// Starts logging for the life of the process.
-pub fn start(filter: &LogFilter, format: LogFormat) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(filter.as_str()).map_err(|error| {
-        bad_input(format!("the log filter {:?} is refused: {error}", filter.as_str()))
-    })?;
+pub fn start(filter: &LogFilter, format: LogFormat) -> anyhow::Result<FilterHandle> {
+    let text = filter.as_str();
+    let filter = EnvFilter::try_new(text)
+        .map_err(|error| bad_input(format!("the log filter {text:?} is refused: {error}")))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(StandardError);
-    let started = match format {
-        LogFormat::Text => builder.with_ansi(wants_colour()).try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    // The handles have different types.
+    let (started, handle) = match format {
+        LogFormat::Text => {
+            let builder = builder.with_ansi(wants_colour()).with_filter_reloading();
+            let handle = builder.reload_handle();
+            let apply = move |filter| handle.reload(filter).map_err(|error| error.to_string());
+            (builder.try_init(), FilterHandle::new(text, apply))
+        }
+        LogFormat::Json => {
+            let builder = builder.json().flatten_event(true).with_filter_reloading();
+            let handle = builder.reload_handle();
+            let apply = move |filter| handle.reload(filter).map_err(|error| error.to_string());
+            (builder.try_init(), FilterHandle::new(text, apply))
+        }
     };
-    started.map_err(|error| anyhow::anyhow!("cannot start logging: {error}"))
+    started.map_err(|error| anyhow::anyhow!("cannot start logging: {error}"))?;
+    Ok(handle)
+}
+
+type Apply = dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync;
+
+/// Changes what is logged while the process runs.
+pub struct FilterHandle {
+    current: Mutex<String>,
+    apply: Box<Apply>,
+}
+
+impl FilterHandle {
+    /// For a log that starts with `filter`; `apply` puts another in its place.
+    pub fn new(
+        filter: &str,
+        apply: impl Fn(EnvFilter) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        Self { current: Mutex::new(filter.to_owned()), apply: Box::new(apply) }
+    }
+
+    /// Logs by another filter from now on and gives the one until now; it is written as the setting
+    /// `log_level` is.
+    pub fn set(&self, filter: &str) -> Result<String, String> {
+        let refused = |why: String| format!("the log filter {filter:?} is refused: {why}");
+        if let Some(setting) = SETTINGS.iter().find(|setting| setting.key == "log_level") {
+            setting.check(filter).map_err(refused)?;
+        }
+        let parsed = EnvFilter::try_new(filter).map_err(|error| refused(error.to_string()))?;
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.apply)(parsed)?;
+        Ok(std::mem::replace(&mut *current, filter.to_owned()))
+    }
 }
 
 /// Colours are for terminals, and not for those that ask for none (<https://no-color.org>).

@@ -10,6 +10,7 @@
 mod boot;
 mod cli;
 mod commands;
+mod control;
 mod failure;
 mod http;
 mod logging;
@@ -35,9 +36,10 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<()> {
     let settings = pocket_config::Settings::load(&command.sources())?;
-    logging::start(&settings.log_level, settings.log_format)?;
+    let log = logging::start(&settings.log_level, settings.log_format)?;
     match command {
-        Command::Serve(args) => commands::serve::run(&settings, &args),
+        Command::Serve(args) => commands::serve::run(&settings, &args, log),
+        Command::Ctl(args) => commands::ctl::run(&settings, &args),
         Command::Generate(args) => commands::generate::run(&settings, args),
         Command::Score(args) => commands::score::run(&settings, args),
         Command::Inspect(args) => commands::inspect::run(&settings, &args),

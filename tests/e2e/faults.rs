@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 
 use crate::common::POCKETD;
 
+/// Ends at the first failure.
 fn four_ranks() -> DaemonOptions {
-    Daemon::options(POCKETD).args(["--tensor-parallel-size", "4"])
+    Daemon::options(POCKETD).args(["--tensor-parallel-size", "4", "--max-restarts", "0"])
 }
 
 /// A limit for stalls that a test waits out, and one that no test reaches.

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use crate::common::POCKETD;
 use crate::http_support::{CHAT, asks};
 
+/// Ends at the first failure.
 fn four_ranks() -> DaemonOptions {
-    Daemon::options(POCKETD).args(["--tensor-parallel-size", "4"])
+    Daemon::options(POCKETD).args(["--tensor-parallel-size", "4", "--max-restarts", "0"])
 }
 
 /// A chat that goes on for very long, streamed.

@@ -7,6 +7,8 @@ mod bad_input;
 mod bits;
 mod common;
 mod conformance;
+mod control;
+mod control_access;
 mod controls;
 mod demo;
 mod faults;

@@ -60,6 +60,8 @@ pub fn run<A: AsRef<OsStr>>(
 /// A command with a clean environment, to be added to and handed to [`Running::spawn`].
 pub fn command(program: impl AsRef<Path>) -> Command {
     let mut command = Command::new(program.as_ref());
+    // The usual place of the control socket is for a daemon that is no test.
+    command.env("POCKETD_CONTROL_SOCKET", "none");
     for (name, _) in std::env::vars_os() {
         if name.as_encoded_bytes().starts_with(b"POCKET_") {
             command.env_remove(name);

@@ -1,5 +1,6 @@
 //! Settings: what to serve and with what means.
 
+mod address;
 mod file;
 mod load;
 #[cfg(test)]
@@ -8,12 +9,13 @@ mod sizes;
 mod table;
 mod types;
 
+pub use address::{ControlSocket, HostPort};
 pub use load::Sources;
 pub use sizes::{ByteSize, MemoryFraction};
 pub use table::{SETTINGS, Settings};
 pub use types::{
     ContextLength, DeviceKind, KvCacheDtype, LogFilter, LogFormat, MergedRows, ModelName,
-    PrefillBudget, QueueLimit, RequestBytes, SequenceLimit, ThreadCount, WorldSize,
+    PrefillBudget, QueueLimit, RequestBytes, RestartCount, SequenceLimit, ThreadCount, WorldSize,
 };
 
 use crate::error::{ConfigError, Origin};

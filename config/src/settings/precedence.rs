@@ -59,6 +59,8 @@ impl Case {
 /// A value that differs from the default, for each setting.
 fn other_value(setting: &Setting) -> &'static str {
     match (setting.key, setting.kind) {
+        ("control_socket", _) => "/run/other.sock",
+        ("control_address", _) => "localhost:9000",
         ("device", _) => "cpu",
         ("kv_cache_dtype", _) => "bf16",
         ("kv_cache_bytes", _) => "512MiB",

@@ -1,9 +1,11 @@
 //! Every setting, one row each. To add one, add a row.
 
+use std::path::PathBuf;
+
 use super::{
-    ByteSize, ContextLength, DeviceKind, Group, KvCacheDtype, LogFilter, LogFormat, MemoryFraction,
-    MergedRows, ModelName, PrefillBudget, QueueLimit, RequestBytes, SequenceLimit, Setting,
-    ThreadCount, WorldSize,
+    ByteSize, ContextLength, ControlSocket, DeviceKind, Group, HostPort, KvCacheDtype, LogFilter,
+    LogFormat, MemoryFraction, MergedRows, ModelName, PrefillBudget, QueueLimit, RequestBytes,
+    RestartCount, SequenceLimit, Setting, ThreadCount, WorldSize,
 };
 use crate::flags::FlagSet;
 use crate::value::{Seconds, Value};
@@ -192,6 +194,21 @@ settings! {
         meaning: "longest time from starting a rank to its weights being loaded",
     }
 
+    max_restarts: RestartCount = RestartCount(5) => {
+        group: Engine,
+        placeholder: "N",
+        meaning: "times the ranks of a server are started again after a failure, within restart_window",
+        doc: "Running requests go on from the tokens they have. One failure more ends the server with exit \
+              code 1, for its supervisor to see; 0 ends it at the first. Commands that serve nobody end at \
+              the first failure too.",
+    }
+
+    restart_window: Seconds = Seconds::whole(600) => {
+        group: Engine,
+        placeholder: "SECONDS",
+        meaning: "time within which max_restarts counts",
+    }
+
     allow_faults: bool = false => {
         group: Engine,
         placeholder: "BOOL",
@@ -227,6 +244,53 @@ settings! {
         group: Server,
         placeholder: "SECONDS",
         meaning: "time running requests get to finish after SIGTERM",
+    }
+
+    control_socket: Option<ControlSocket> = None => {
+        group: Server,
+        placeholder: "PATH|none",
+        meaning: "Unix socket of the control plane, for pocketd ctl",
+        doc: "See [Control](control.md). A socket that somebody listens on is refused when it was asked for; \
+              one that nobody listens on is replaced.",
+        default_note: "pocketd/control.sock in $XDG_RUNTIME_DIR or /run; none where neither can be written",
+    }
+
+    control_address: Option<HostPort> = None => {
+        group: Server,
+        placeholder: "HOST:PORT",
+        meaning: "TCP address of the control plane; needs control_token_file or control_tls_client_ca",
+        doc: "Port 0 takes a free one and logs it.",
+        default_note: "none",
+    }
+
+    control_token_file: Option<PathBuf> = None => {
+        group: Server,
+        placeholder: "FILE",
+        meaning: "file with the token that callers over TCP must show",
+        doc: "Its text without the white space around it, at least 16 characters. Without TLS the token goes \
+              over the network as it is.",
+        default_note: "none",
+    }
+
+    control_tls_cert: Option<PathBuf> = None => {
+        group: Server,
+        placeholder: "FILE",
+        meaning: "certificate chain of the control plane over TCP, in PEM; with control_tls_key",
+        default_note: "none: TCP without TLS",
+    }
+
+    control_tls_key: Option<PathBuf> = None => {
+        group: Server,
+        placeholder: "FILE",
+        meaning: "private key of control_tls_cert, in PEM",
+        default_note: "none",
+    }
+
+    control_tls_client_ca: Option<PathBuf> = None => {
+        group: Server,
+        placeholder: "FILE",
+        meaning: "callers over TCP must show a certificate signed by one of these, in PEM",
+        default_note: "none",
     }
 
     log_level: LogFilter = LogFilter("info,actix_server=warn".to_owned()) => {

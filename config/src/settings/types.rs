@@ -63,6 +63,11 @@ bounded! {
 }
 
 bounded! {
+    /// Times the ranks are started again within the window that counts.
+    RestartCount(usize), 0..=1_000
+}
+
+bounded! {
     /// Largest body of an HTTP request, in bytes.
     RequestBytes(usize), 1_024..=1_073_741_824
 }

@@ -3,6 +3,7 @@
 //! Commands and their own options are declared here; everything that is a setting comes from the table
 //! in `pocket-config` (see [`settings`]), so the two cannot disagree.
 
+mod ctl;
 mod settings;
 mod usage;
 mod values;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use pocket_config::Sources;
 
+pub use ctl::{Ctl, CtlArgs, CtlTarget, StatusArgs};
 pub use settings::{BenchScope, FlagsScope, InspectScope, OneShotScope, ServeScope, SettingArgs};
 pub use usage::report;
 pub use values::TokenIds;
@@ -36,6 +38,8 @@ pub enum Command {
     Score(ScoreArgs),
     /// Describe a checkpoint: architecture, parameters, bytes a rank and a token, tensors
     Inspect(InspectArgs),
+    /// Ask or steer a running daemon
+    Ctl(CtlArgs),
     /// List the experiment flags with their values
     Flags(FlagsArgs),
     /// Measure this machine and this engine
@@ -53,6 +57,7 @@ impl Command {
             Command::Generate(args) => args.settings.sources(),
             Command::Score(args) => args.settings.sources(),
             Command::Inspect(args) => args.settings.sources(),
+            Command::Ctl(args) => args.settings.sources(),
             Command::Flags(args) => args.settings.sources(),
             Command::Bench(BenchArgs { what: Bench::Roofline(args) }) => args.settings.sources(),
             Command::Bench(BenchArgs { what: Bench::Wave(args) }) => args.settings.sources(),

@@ -30,8 +30,14 @@ impl Scope for ServeScope {
 pub struct OneShotScope;
 
 /// Settings of the engine that only several requests make sense of.
-const SEVERAL_REQUESTS: [&str; 4] =
-    ["max_num_seqs", "max_merged_rows", "max_queue", "request_timeout"];
+const SEVERAL_REQUESTS: [&str; 6] = [
+    "max_num_seqs",
+    "max_merged_rows",
+    "max_queue",
+    "request_timeout",
+    "max_restarts",
+    "restart_window",
+];
 
 impl Scope for OneShotScope {
     fn includes(setting: &Setting) -> bool {
@@ -67,6 +73,16 @@ pub struct FlagsScope;
 impl Scope for FlagsScope {
     fn includes(setting: &Setting) -> bool {
         setting.group == Group::Logging || setting.key == "allow_faults"
+    }
+}
+
+/// `ctl`: the daemon it asks has settings of its own.
+#[derive(Debug)]
+pub struct CtlScope;
+
+impl Scope for CtlScope {
+    fn includes(setting: &Setting) -> bool {
+        setting.group == Group::Logging
     }
 }
 

@@ -52,6 +52,14 @@ pub fn seconds(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a number of seconds from 0.01 to 60 is needed".to_owned())
 }
 
+/// Time between two looks.
+pub fn interval(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|seconds| (0.1..=3600.0).contains(seconds))
+        .ok_or_else(|| "a number of seconds from 0.1 to 3600 is needed".to_owned())
+}
+
 /// A share of a limit.
 pub fn share(text: &str) -> Result<f64, String> {
     text.parse()

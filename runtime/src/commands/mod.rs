@@ -1,6 +1,7 @@
 //! The commands, one file each, and what they share.
 
 pub mod bench;
+pub mod ctl;
 mod engine;
 pub mod flags;
 pub mod generate;

@@ -2,8 +2,8 @@
 //!
 //! Its life: take the port, find and check the model, load it, serve, drain, stop. The port is taken
 //! first, so that a second daemon on the same port is refused before it spends minutes on loading, and
-//! so that `/health` can say how far loading is. A stop signal is obeyed at any point; a second one
-//! ends the process at once. When the engine fails, open requests hear it, `/health` shows it for a
+//! so that `/health` can say how far loading is; the control plane's next, for the same reasons. A stop
+//! signal, or an operator's wish, is obeyed at any point; a second signal ends the process at once. When the engine fails, open requests hear it, `/health` shows it for a
 //! moment, and the process ends with code 1 for its supervisor to see.
 
 use std::io;
@@ -12,21 +12,22 @@ use std::thread;
 use std::time::Duration;
 
 use actix_web::dev::ServerHandle;
-use actix_web::http::header::HeaderValue;
 use actix_web::rt::{self, System};
 use actix_web::web::Data;
 use anyhow::{Context, anyhow};
 use pocket_actors::Engine;
-use pocket_config::{FLAGS, FlagSet, Settings};
-use tokio::sync::oneshot;
+use pocket_config::Settings;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::engine::Signals;
 use crate::boot::{self, Boot};
 use crate::cli::ServeArgs;
+use crate::control::{ControlServer, Daemon, Listeners};
 use crate::failure::bad_input;
 use crate::http::{self, App, SamplingDefaults, ServedModel, Serving, TextSide};
+use crate::logging::FilterHandle;
 
 /// How long `/health` says why the engine failed before the process ends: long enough for a prober
 /// with a period of a second.
@@ -36,23 +37,26 @@ const FAILURE_SHOWN: Duration = Duration::from_secs(3);
 const LAST_BYTES: Duration = Duration::from_secs(2);
 
 /// Serves until a signal or a failure; with `--dry-run` prints the memory plan instead.
-pub fn run(settings: &Settings, args: &ServeArgs) -> anyhow::Result<()> {
+pub fn run(settings: &Settings, args: &ServeArgs, log: FilterHandle) -> anyhow::Result<()> {
     if args.dry_run {
         return boot::prepare_to_serve(settings)?.print_plan(args.json);
     }
     // Before the runtime, which would panic for want of descriptors.
     let connections = boot::connections(boot::raise_descriptor_limit()?);
-    System::new().block_on(serve(settings, connections))
+    System::new().block_on(serve(settings, connections, log))
 }
 
-async fn serve(settings: &Settings, connections: usize) -> anyhow::Result<()> {
-    let mut signals = Signals::listen()?;
+async fn serve(settings: &Settings, connections: usize, log: FilterHandle) -> anyhow::Result<()> {
+    let (stop, mut stops) = Stops::listen(settings)?;
     let app = Data::new(App::new(settings.max_request_bytes.get()));
     let (server, mut listening) = open_port(settings, connections, &app)?;
+    let daemon = Daemon::new(app.clone().into_inner(), settings.clone(), log, stop);
+    // Until the end: operators see how the daemon drains.
+    let _control = ControlServer::start(Listeners::open(settings)?, daemon)?;
     let started = tokio::select! {
         started = start(settings, &app) => started,
-        signal = signals.next() => {
-            tracing::info!(signal = signal.0, "stopping before the model was loaded");
+        stop = stops.next() => {
+            tracing::info!(by = stop.by, "stopping before the model was loaded");
             app.set_draining();
             server.stop(true).await;
             return Ok(());
@@ -65,18 +69,50 @@ async fn serve(settings: &Settings, connections: usize) -> anyhow::Result<()> {
             ended.context("the HTTP server crashed")?.context("the HTTP server failed")?;
             Err(anyhow!("the HTTP server ended"))
         }
-        reason = handle.failed() => fail(reason, &app, &server, &mut signals).await,
-        signal = signals.next() => {
+        reason = handle.failed() => fail(reason, &app, &server, &mut stops.signals).await,
+        stop = stops.next() => {
             tracing::info!(
-                signal = signal.0,
+                by = stop.by,
                 open_requests = app.open_requests(),
-                limit_s = settings.shutdown_timeout.duration().as_secs_f64(),
-                "draining: new requests are refused, open ones finish; a second signal ends at once"
+                limit_s = stop.limit.as_secs_f64(),
+                "draining: new requests are refused, open ones finish; a signal ends at once"
             );
             tokio::select! {
-                stopped = drain(engine, settings, &app, &server) => stopped,
-                signal = signals.next() => Err(signal.into()),
+                stopped = drain(engine, stop.limit, &app, &server) => stopped,
+                signal = stops.signals.next() => Err(signal.into()),
             }
+        }
+    }
+}
+
+/// What asks the daemon to stop: a signal, or an operator.
+struct Stops {
+    signals: Signals,
+    asked: mpsc::Receiver<Duration>,
+    /// The limit of a stop that names none.
+    limit: Duration,
+}
+
+/// A wish to stop.
+struct Stop {
+    /// Who asks, for the log.
+    by: String,
+    /// What open requests get to finish.
+    limit: Duration,
+}
+
+impl Stops {
+    /// Also gives the way by which an operator asks.
+    fn listen(settings: &Settings) -> io::Result<(mpsc::Sender<Duration>, Self)> {
+        let (stop, asked) = mpsc::channel(1);
+        let limit = settings.shutdown_timeout.duration();
+        Ok((stop, Self { signals: Signals::listen()?, asked, limit }))
+    }
+
+    async fn next(&mut self) -> Stop {
+        tokio::select! {
+            signal = self.signals.next() => Stop { by: signal.to_string(), limit: self.limit },
+            Some(limit) = self.asked.recv() => Stop { by: "an operator".to_owned(), limit },
         }
     }
 }
@@ -110,13 +146,11 @@ fn open_port(
 async fn start(settings: &Settings, app: &Data<App>) -> anyhow::Result<Engine> {
     let (mut boot, model) = prepare(settings).await?;
     announce(settings, &mut boot)?;
-    let flags = boot.options.flags.clone();
     let engine =
         boot.start(|engine| app.set_loading(engine), |share| app.set_loaded(share)).await?;
     let status = engine.handle().status().await;
-    let outputs_wrong = status.outputs_wrong.is_some().then(|| wrong_flags(&flags)).transpose()?;
     tracing::info!(model = model.name, ranks = status.ranks.len(), "ready");
-    app.set_ready(Serving { model, engine: engine.handle(), outputs_wrong });
+    app.set_ready(Serving { model, engine: engine.handle() });
     Ok(engine)
 }
 
@@ -126,7 +160,8 @@ async fn prepare(settings: &Settings) -> anyhow::Result<(Boot, ServedModel)> {
     let (sender, receiver) = oneshot::channel();
     let settings = settings.clone();
     thread::Builder::new().name("boot".into()).spawn(move || {
-        let prepared = boot::prepare_to_serve(&settings).and_then(|boot| {
+        let prepared = boot::prepare_to_serve(&settings).and_then(|mut boot| {
+            boot.options.max_restarts = settings.max_restarts.get();
             let model = served_model(&boot)?;
             Ok((boot, model))
         });
@@ -151,6 +186,8 @@ fn announce(settings: &Settings, boot: &mut Boot) -> anyhow::Result<()> {
         max_request_bytes = settings.max_request_bytes.get(),
         stall_timeout_s = options.stall_timeout.as_secs_f64(),
         load_timeout_s = options.load_timeout.as_secs_f64(),
+        max_restarts = options.max_restarts,
+        restart_window_s = options.restart_window.as_secs_f64(),
         shutdown_timeout_s = settings.shutdown_timeout.duration().as_secs_f64(),
         "limits"
     );
@@ -172,25 +209,14 @@ fn served_model(boot: &Boot) -> anyhow::Result<ServedModel> {
     })
 }
 
-/// `NAME=value` of every flag that makes outputs wrong, as the response header says it.
-fn wrong_flags(flags: &FlagSet) -> anyhow::Result<HeaderValue> {
-    let wrong: Vec<String> = FLAGS
-        .iter()
-        .filter(|flag| !flag.outputs_correct && flag.value_text(flags) != flag.default_text())
-        .map(|flag| format!("{}={}", flag.name, flag.value_text(flags)))
-        .collect();
-    HeaderValue::from_str(&wrong.join(", ")).context("a flag's value does not fit into a header")
-}
-
 /// Lets open requests finish, then stops ranks and server.
 async fn drain(
     engine: Engine,
-    settings: &Settings,
+    limit: Duration,
     app: &Data<App>,
     server: &ServerHandle,
 ) -> anyhow::Result<()> {
     app.set_draining();
-    let limit = settings.shutdown_timeout.duration();
     let deadline = Instant::now() + limit;
     let stopped = engine.shutdown(limit).await;
     // The engine has said all it will; slow readers may not have read it all.
@@ -220,17 +246,4 @@ async fn fail(
     }
     server.stop(true).await;
     Err(anyhow!("the engine failed: {reason}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_header_names_flags_that_make_outputs_wrong_and_no_others() {
-        let mut flags = FlagSet::default();
-        flags.set("POCKET_PHASE_PROFILE", "1").unwrap();
-        flags.set("POCKET_ASCEND_IPC_ALLREDUCE_SKIP", "1").unwrap();
-        assert_eq!(wrong_flags(&flags).unwrap(), "POCKET_ASCEND_IPC_ALLREDUCE_SKIP=1");
-    }
 }

@@ -15,27 +15,55 @@ use super::state::{App, ServedModel, Serving, Stage};
 /// The coordinator answers at once, also while a step runs; one that does not is broken.
 const STATUS_LIMIT: Duration = Duration::from_secs(5);
 
-/// `GET /health`: 200 when requests are served, else 503; the body says why and shows every rank.
-pub async fn health(app: Data<App>) -> HttpResponse {
-    let (status, body) = match app.stage() {
-        Stage::Starting(loaded, engine) => {
-            let mut body = match engine {
-                Some(engine) => report(status(&engine).await, Some(EngineState::Starting)).1,
-                None => json!({"state": "starting"}),
-            };
+/// What the daemon is doing: its own state, which goes before the engine's, and what the engine says.
+pub struct Report {
+    /// The state that holds.
+    pub state: EngineState,
+    /// Share of the weights that is loaded, 0 to 1, while they load.
+    pub loading: Option<f64>,
+    /// The engine, unless there is none yet or it does not answer.
+    pub engine: Option<EngineStatus>,
+}
+
+impl Report {
+    /// As it is now.
+    pub async fn of(app: &App) -> Self {
+        let (own, loading, engine) = match app.stage() {
+            Stage::Starting(loaded, engine) => (Some(EngineState::Starting), Some(loaded), engine),
+            Stage::Ready(serving) => (None, None, Some(serving.engine.clone())),
+            Stage::Draining(serving) => {
+                (Some(EngineState::Draining), None, serving.map(|serving| serving.engine.clone()))
+            }
+            Stage::Failed(reason, serving) => {
+                (Some(EngineState::Failed(reason)), None, Some(serving.engine.clone()))
+            }
+        };
+        let engine = match engine {
+            Some(engine) => status(&engine).await,
+            None => None,
+        };
+        Self { loading, ..Self::merged(own, engine) }
+    }
+
+    fn merged(own: Option<EngineState>, engine: Option<EngineStatus>) -> Self {
+        let silent = || {
+            let limit = STATUS_LIMIT.as_secs();
+            EngineState::Failed(format!("the coordinator did not answer within {limit} s"))
+        };
+        let said = || engine.as_ref().map_or_else(silent, |status| status.state.clone());
+        Self { state: own.unwrap_or_else(said), loading: None, engine }
+    }
+
+    fn body(&self) -> Value {
+        let mut body = match &self.engine {
+            Some(status) => json!(EngineStatus { state: self.state.clone(), ..status.clone() }),
+            None => json!(self.state),
+        };
+        if let Some(loaded) = self.loading {
             body["loaded"] = json!(loaded);
-            (StatusCode::SERVICE_UNAVAILABLE, body)
         }
-        Stage::Draining(None) => (StatusCode::SERVICE_UNAVAILABLE, json!({"state": "draining"})),
-        Stage::Ready(serving) => report(status(&serving.engine).await, None),
-        Stage::Draining(Some(serving)) => {
-            report(status(&serving.engine).await, Some(EngineState::Draining))
-        }
-        Stage::Failed(reason, serving) => {
-            report(status(&serving.engine).await, Some(EngineState::Failed(reason)))
-        }
-    };
-    HttpResponseBuilder::new(status).json(body)
+        body
+    }
 }
 
 /// What the coordinator says, unless it does not answer.
@@ -43,26 +71,16 @@ async fn status(engine: &EngineHandle) -> Option<EngineStatus> {
     tokio::time::timeout(STATUS_LIMIT, engine.status()).await.ok()
 }
 
-/// The body of `/health`; `state`, the server's own, goes before the engine's.
-fn report(status: Option<EngineStatus>, state: Option<EngineState>) -> (StatusCode, Value) {
-    let silent = || {
-        let limit = STATUS_LIMIT.as_secs();
-        EngineState::Failed(format!("the coordinator did not answer within {limit} s"))
-    };
-    let (state, body) = match status {
-        Some(mut status) => {
-            status.state = state.unwrap_or(status.state);
-            (status.state.clone(), json!(status))
-        }
-        None => {
-            let state = state.unwrap_or_else(silent);
-            let body = json!(state);
-            (state, body)
-        }
-    };
+/// `GET /health`: 200 when requests are served, else 503; the body says why and shows every rank.
+pub async fn health(app: Data<App>) -> HttpResponse {
+    let report = Report::of(&app).await;
+    HttpResponseBuilder::new(code(&report.state)).json(report.body())
+}
+
+fn code(state: &EngineState) -> StatusCode {
     match state {
-        EngineState::Ready => (StatusCode::OK, body),
-        _ => (StatusCode::SERVICE_UNAVAILABLE, body),
+        EngineState::Ready => StatusCode::OK,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 
@@ -120,6 +138,12 @@ mod tests {
             outputs_wrong: Some("POCKET_ASCEND_IPC_ALLREDUCE_SKIP=1".into()),
             notes: vec!["a note".into()],
         }
+    }
+
+    /// The answer to `GET /health`.
+    fn report(status: Option<EngineStatus>, own: Option<EngineState>) -> (StatusCode, Value) {
+        let report = Report::merged(own, status);
+        (code(&report.state), report.body())
     }
 
     #[test]

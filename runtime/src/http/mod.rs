@@ -37,8 +37,9 @@ mod stream;
 mod testing;
 mod tokenize;
 
+pub use info::Report;
 pub use prompt::TextSide;
 pub use reply::unix_seconds;
 pub use sampling::SamplingDefaults;
 pub use server::listen;
-pub use state::{App, ServedModel, Serving};
+pub use state::{App, ServedModel, Serving, Stage};

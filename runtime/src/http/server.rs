@@ -8,7 +8,7 @@ use actix_web::body::MessageBody;
 use actix_web::dev::{Server, ServiceRequest, ServiceResponse};
 use actix_web::guard;
 use actix_web::http::ConnectionType;
-use actix_web::http::header::HeaderName;
+use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::middleware::{Next, from_fn};
 use actix_web::web::{self, Data, PathConfig, ServiceConfig};
 use actix_web::{App as Application, HttpRequest, HttpResponse, HttpServer, Resource, Route};
@@ -126,12 +126,14 @@ async fn mark(
 ) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
     let app = request.app_data::<Data<App>>().cloned();
     let name = label::given(request.headers());
+    // The flag may be set or unset while the answer is computed, which is then partly wrong.
+    let wrong_before = app.as_ref().and_then(|app| outputs_wrong(app));
     let mut response = next.call(request).await?;
     if let Ok(Some(name)) = name {
         response.headers_mut().insert(label::REQUEST_ID, name);
     }
     if let Some(app) = app {
-        if let Some(flag) = app.serving().and_then(|serving| serving.outputs_wrong.clone()) {
+        if let Some(flag) = outputs_wrong(&app).or(wrong_before) {
             response.headers_mut().insert(OUTPUTS_WRONG, flag);
         }
         if app.is_draining() {
@@ -139,6 +141,13 @@ async fn mark(
         }
     }
     Ok(response)
+}
+
+/// The header's value while a flag makes outputs wrong by request: which, and why.
+fn outputs_wrong(app: &App) -> Option<HeaderValue> {
+    let reason = app.serving()?.engine.outputs_wrong()?;
+    // Names, values and meanings are printable; were one not, the header must be there all the same.
+    Some(HeaderValue::from_str(&reason).unwrap_or(HeaderValue::from_static("see /health")))
 }
 
 #[cfg(test)]

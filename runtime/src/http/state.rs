@@ -4,7 +4,6 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use actix_web::http::header::HeaderValue;
 use pocket_actors::EngineHandle;
 use tokio::sync::watch;
 
@@ -34,8 +33,6 @@ pub struct Serving {
     pub model: ServedModel,
     /// The engine.
     pub engine: EngineHandle,
-    /// Set when a flag makes outputs wrong by request: the value of the header that says so.
-    pub outputs_wrong: Option<HeaderValue>,
 }
 
 #[derive(Clone)]
