@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pocket_collectives::CollectiveError;
+use pocket_device::DeviceError;
 use pocket_model::ModelError;
 use pocket_model::tokenizer::TokenizerError;
 
@@ -33,6 +34,9 @@ pub enum EngineError {
     Metrics(#[from] MetricsError),
 
     // --- what the machine refused
+    /// Memory for the packed weights could not be made.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The shared segment could not be made.
     #[error(transparent)]
     Collective(#[from] CollectiveError),

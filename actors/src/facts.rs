@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
+use pocket_device::cpu::{WeightStore, weight_store_bytes};
 use pocket_device::{KV_BLOCK_TOKENS, RECURRENCE_CHUNK};
-use pocket_model::forward::ModelLimits;
+use pocket_model::checkpoint::Checkpoint;
+use pocket_model::forward::{ModelLimits, matrices, weights_identity};
 use pocket_model::shard::Shard;
 use pocket_model::tokenizer::Tokenizer;
 
@@ -14,7 +16,28 @@ use crate::api::{EngineOptions, ModelSource};
 use crate::checkpoint;
 use crate::coordinator::Bounds;
 use crate::error::EngineError;
+use crate::messages::WeightsAt;
 use crate::wire::MAX_STEP_ROWS;
+
+/// One rank's packed weights, in memory that outlives it.
+pub(crate) struct KeptWeights {
+    store: WeightStore,
+    identity: [u8; 32],
+}
+
+impl KeptWeights {
+    /// Room for the weights of a shard.
+    fn new(checkpoint: &Checkpoint, shard: &Shard) -> Result<Self, EngineError> {
+        let identity = weights_identity(checkpoint, shard);
+        let bytes = weight_store_bytes(&matrices(checkpoint.config(), shard));
+        Ok(Self { store: WeightStore::create(bytes, identity)?, identity })
+    }
+
+    /// Where the rank finds them.
+    pub fn place(&self) -> WeightsAt {
+        WeightsAt { path: self.store.path(), identity: self.identity }
+    }
+}
 
 /// See the module.
 pub(crate) struct Facts {
@@ -24,6 +47,9 @@ pub(crate) struct Facts {
     pub limits: ModelLimits,
     /// Each rank's share.
     pub shards: Vec<Shard>,
+    /// Where each rank's packed weights are kept, so that a rank that is started again finds them.
+    /// Empty when ranks are never started again.
+    pub weights: Vec<KeptWeights>,
     /// Each rank's cores, if there are enough for all.
     pub cpus: Vec<Option<Vec<usize>>>,
     /// Tokens that end an answer.
@@ -78,7 +104,7 @@ impl Facts {
         let checkpoint = checkpoint::open(&options.model)?;
         let config = checkpoint.config();
         // No rank at all is refused by what rank 0 says of it.
-        let shards = (0..options.world.max(1))
+        let shards: Vec<Shard> = (0..options.world.max(1))
             .map(|rank| Shard::new(config, rank, options.world))
             .collect::<Result<_, _>>()?;
         let tokenizer = checkpoint::tokenizer(&checkpoint)?;
@@ -97,6 +123,13 @@ impl Facts {
                 kv_blocks: options.kv_blocks,
             },
             limits: options.limits(),
+            weights: match options.max_restarts {
+                0 => Vec::new(),
+                _ => shards
+                    .iter()
+                    .map(|shard| KeptWeights::new(&checkpoint, shard))
+                    .collect::<Result<_, _>>()?,
+            },
             shards,
             cpus: place(options.world, options.threads_per_rank, &allowed_cpus()),
             eos: eos.into(),

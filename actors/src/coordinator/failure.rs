@@ -237,6 +237,10 @@ impl Coordinator {
         tracing::error!(epoch = self.epoch, "{reason}");
         let by = culprit.map_or(Party::Coordinator, Party::Rank);
         self.rendezvous.do_send(Poison { by });
+        if self.options.flags.fault().is_some_and(|fault| Some(fault.rank) == culprit) {
+            // It was asked for once.
+            self.options.flags.clear_fault();
+        }
         // A start that fails is told to who waits for it; what is gone with this process stays gone.
         let may_restart = self.ready.is_none() && !matches!(error, EngineError::Crashed);
         let limit = self.options.restart_limit();

@@ -37,7 +37,7 @@ pub(crate) use validate::Bounds;
 use crate::LoadProgress;
 use crate::api::{EngineOptions, EngineState};
 use crate::error::EngineError;
-use crate::facts::Facts;
+use crate::facts::{Facts, KeptWeights};
 use crate::messages::Assignment;
 use crate::metrics::Metrics;
 use crate::rank_link::{LinkCommand, LinkEvent};
@@ -215,7 +215,7 @@ impl Coordinator {
             limits: facts.limits,
             threads: options.threads_per_rank,
             cpus: facts.cpus[rank].clone(),
-            weights: None,
+            weights: facts.weights.get(rank).map(KeptWeights::place),
             segment: segment.to_string(),
             epoch: self.epoch,
             peer_deadline_ms: peer_deadline.as_millis() as u64,

@@ -45,8 +45,8 @@ impl Coordinator {
         }
         self.leave_alone_those_who_have_gone();
         let flags = self.options.flags.clone();
-        let cost = self.costs.fit();
-        let merging = Merging::of(flags.prefill_merge(), self.options.merge, cost);
+        let costs = self.costs.known();
+        let merging = Merging::of(flags.prefill_merge(), self.options.merge, costs);
         let planned = self.scheduler.schedule(merging);
         self.note_preempted();
         self.show_levels();

@@ -18,6 +18,7 @@ mod memory;
 mod mixed;
 mod poisoned;
 mod random;
+mod recovery;
 mod rig;
 
 use libtest_mimic::{Arguments, Trial};
@@ -34,7 +35,7 @@ fn main() {
     let mut arguments = Arguments::from_args();
     // Each test has up to four ranks and its own limits on how long one may be silent.
     arguments.test_threads.get_or_insert(2);
-    let tests: [Vec<Trial>; 10] = [
+    let tests: [Vec<Trial>; 11] = [
         answers::tests(),
         identity::tests(),
         company::tests(),
@@ -44,6 +45,7 @@ fn main() {
         leaving::tests(),
         mixed::tests(),
         failures::tests(),
+        recovery::tests(),
         lifecycle::tests(),
     ];
     let tests = tests.into_iter().flatten().collect();

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::super::merging::Costs;
 use super::*;
 
 /// What a client of the simulation does.
@@ -39,10 +40,12 @@ fn clients() -> impl Strategy<Value = Vec<Client>> {
 }
 
 fn merging() -> impl Strategy<Value = Merging> {
-    let cost = |(fixed_us, row_us)| Merging::Auto(Some(crate::api::CallCost { fixed_us, row_us }));
+    let cost =
+        |(fixed_us, row_us)| Merging::Auto(Costs::Known(crate::api::CallCost { fixed_us, row_us }));
     prop_oneof![
         Just(Merging::Serial),
-        Just(Merging::Auto(None)),
+        Just(Merging::Auto(Costs::Unknown)),
+        Just(Merging::Auto(Costs::OneSize)),
         (0.0..1e5_f64, 0.0..1e3_f64).prop_map(cost),
         (1..400_usize).prop_map(Merging::Rows),
     ]
