@@ -148,7 +148,7 @@ fn a_stranger_is_refused_whatever_the_mode() {
         refusal(&Running::spawn(command).unwrap().finish(PATIENCE).unwrap())
     };
     let (code, why) = ask();
-    assert!(code == 1 && why.contains("ermission denied"), "by the kernel: {why}");
+    assert!(code == 1 && why.contains("and the socket's group"), "by the kernel: {why}");
     open(&place.socket(), 0o666);
     let (code, why) = ask();
     assert!(code == 1 && why.contains("user 65534 is neither the daemon's user"), "{why}");

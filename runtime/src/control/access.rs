@@ -22,6 +22,9 @@ use crate::failure::bad_input;
 /// The shortest token that is taken: shorter ones are guessed.
 const SHORTEST_TOKEN: usize = 16;
 
+/// The user that stands for those without a number, unless the machine's administrator chose another.
+const USUAL_UNMAPPED: u32 = 65534;
+
 /// Checks every call of one listener.
 #[derive(Debug)]
 pub enum Guard {
@@ -92,8 +95,11 @@ impl Peers {
 /// appear as one user, usually 65534. In a namespace that has all numbers that user is one like others.
 fn unmapped_user() -> Option<u32> {
     let map = fs::read_to_string("/proc/self/uid_map").ok()?;
-    let number = fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?;
-    (!maps_everybody(&map)).then(|| number.trim().parse().ok()).flatten()
+    (!maps_everybody(&map)).then(|| {
+        // Hidden in units with ProcSubset=pid.
+        let number = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+        number.and_then(|number| number.trim().parse().ok()).unwrap_or(USUAL_UNMAPPED)
+    })
 }
 
 fn maps_everybody(map: &str) -> bool {

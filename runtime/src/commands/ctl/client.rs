@@ -1,6 +1,7 @@
 //! A connection to a daemon.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -59,7 +60,13 @@ impl Connection {
             }
         };
         let channel = endpoint.connect_timeout(CONNECT_LIMIT).connect().await.map_err(|error| {
-            anyhow!("nothing answers at {place}: {}; is pocketd serving there?", innermost(&error))
+            let reason = innermost(&error);
+            match reason.downcast_ref::<io::Error>().map(io::Error::kind) {
+                Some(io::ErrorKind::PermissionDenied) => anyhow!(
+                    "{place}: {reason}; it is for the daemon's user, root, and the socket's group"
+                ),
+                _ => anyhow!("nothing answers at {place}: {reason}; is pocketd serving there?"),
+            }
         })?;
         Ok(Self { channel, credentials })
     }
@@ -76,12 +83,14 @@ impl Connection {
 }
 
 /// What the system said; what is around it only repeats that there was no connection.
-fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+fn innermost<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> &'a (dyn std::error::Error + 'static) {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    innermost.to_string()
+    innermost
 }
 
 /// A refusal as an error of ours: what is wrong with the question is bad input.
@@ -123,7 +132,7 @@ fn socket_path(target: &CtlTarget, settings: &Settings) -> anyhow::Result<PathBu
     let is_socket = |path: &PathBuf| {
         // One that may not be looked at is shown with what the system says.
         fs::metadata(path).map_or_else(
-            |error| error.kind() == std::io::ErrorKind::PermissionDenied,
+            |error| error.kind() == io::ErrorKind::PermissionDenied,
             |file| file.file_type().is_socket(),
         )
     };
