@@ -26,6 +26,7 @@ mod coordinator;
 mod engine;
 mod error;
 mod facts;
+mod handle;
 mod messages;
 mod metrics;
 mod rank;
@@ -35,6 +36,7 @@ mod socket;
 mod spawn;
 mod wire;
 
-pub use engine::{Engine, EngineHandle, LoadProgress, LoadingEngine, RequestStream};
+pub use engine::{Engine, LoadProgress, LoadingEngine};
 pub use error::EngineError;
+pub use handle::{EngineHandle, RequestStream};
 pub use rank::rank_main;

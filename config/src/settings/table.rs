@@ -118,7 +118,7 @@ settings! {
         group: Engine,
         placeholder: "N",
         meaning: "sequences computed at a time; each of a request's `n` answers is one",
-        doc: "Every place has a recurrent state reserved in memory; keys and values are shared by all of them. \
+        doc: "Every slot has a recurrent state reserved in memory; keys and values are shared by all of them. \
               Memory is checked before weights are read: the default is lowered, with a warning, to what \
               fits; a number that was asked for is refused with the largest that fits. Requests beyond it \
               wait (`max_queue`).",
