@@ -1,3 +1,5 @@
+use pocket_device::WorkDone;
+
 use super::*;
 
 fn metrics() -> Metrics {
