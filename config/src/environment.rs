@@ -75,7 +75,10 @@ fn text(name: &str, value: &OsString) -> Result<String, ConfigError> {
     value.to_str().map(str::to_owned).ok_or_else(|| ConfigError::BadValue {
         origin: Origin::Environment,
         name: name.to_owned(),
-        value: value.to_string_lossy().into_owned(),
+        value: match settings::find_variable(name) {
+            Some(setting) => setting.quoted(&value.to_string_lossy()),
+            None => value.to_string_lossy().into_owned(),
+        },
         accepts: "text in UTF-8".to_owned(),
     })
 }
@@ -149,5 +152,8 @@ mod tests {
         let mut settings = Settings::default();
         let error = apply(&mut settings, &[("POCKETD_MODEL".into(), bytes)]).unwrap_err();
         assert!(error.to_string().contains("accepted is text in UTF-8"), "{error}");
+        let secret = OsStr::from_bytes(b"my-secret\xff").to_owned();
+        let error = apply(&mut settings, &[("POCKETD_API_KEY".into(), secret)]).unwrap_err();
+        assert!(!error.to_string().contains("my-secret"), "{error}");
     }
 }

@@ -30,8 +30,9 @@ pub use fault::{FaultError, FaultKind, FaultPhase, FaultSpec};
 pub use flags::{FLAGS, Flag, FlagSet};
 pub use pages::{flags_page, settings_page};
 pub use settings::{
-    ByteSize, ContextLength, ControlSocket, DeviceKind, Group, HostPort, KvCacheDtype, LogFilter,
-    LogFormat, MemoryFraction, MergedRows, ModelName, PrefillBudget, QueueLimit, RequestBytes,
-    RestartCount, SETTINGS, SequenceLimit, Setting, Settings, Sources, ThreadCount, WorldSize,
+    ApiKeys, ByteSize, ContextLength, ControlSocket, DeviceKind, Group, HostPort, KvCacheDtype,
+    LogFilter, LogFormat, MemoryFraction, MergedRows, MessageLimit, ModelName, Origins,
+    PrefillBudget, QueueLimit, RequestBytes, RestartCount, SETTINGS, SequenceLimit, Setting,
+    Settings, Sources, ThreadCount, WorldSize,
 };
 pub use value::{Kind, Micros, Seconds};

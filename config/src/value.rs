@@ -41,6 +41,9 @@ pub(crate) trait Value: Sized {
     /// Its shape.
     const KIND: Kind;
 
+    /// Whether nobody may see it, also not in an error that refuses it.
+    const SECRET: bool = false;
+
     /// What is accepted, as the end of the sentence "accepted is ...".
     fn accepts() -> String;
 
@@ -123,6 +126,7 @@ impl Value for PathBuf {
 /// accident.
 impl<T: Value> Value for Option<T> {
     const KIND: Kind = T::KIND;
+    const SECRET: bool = T::SECRET;
 
     fn accepts() -> String {
         T::accepts()

@@ -40,7 +40,7 @@ pub(super) fn apply(settings: &mut Settings, path: &Path) -> Result<(), ConfigEr
         let text = as_text(setting.kind, value.get_ref()).ok_or_else(|| ConfigError::BadValue {
             origin: origin.clone(),
             name: name.to_owned(),
-            value: file.source_of(value).to_owned(),
+            value: setting.quoted(file.source_of(value)),
             accepts: written_as(setting.kind, &setting.accepts()),
         })?;
         settings.set_from(&origin, setting, name, &text)?;

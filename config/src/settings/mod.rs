@@ -5,17 +5,20 @@ mod file;
 mod load;
 #[cfg(test)]
 mod precedence;
+mod security;
 mod sizes;
 mod table;
 mod types;
 
 pub use address::{ControlSocket, HostPort};
 pub use load::Sources;
+pub use security::{ApiKeys, Origins};
 pub use sizes::{ByteSize, MemoryFraction};
 pub use table::{SETTINGS, Settings};
 pub use types::{
-    ContextLength, DeviceKind, KvCacheDtype, LogFilter, LogFormat, MergedRows, ModelName,
-    PrefillBudget, QueueLimit, RequestBytes, RestartCount, SequenceLimit, ThreadCount, WorldSize,
+    ContextLength, DeviceKind, KvCacheDtype, LogFilter, LogFormat, MergedRows, MessageLimit,
+    ModelName, PrefillBudget, QueueLimit, RequestBytes, RestartCount, SequenceLimit, ThreadCount,
+    WorldSize,
 };
 
 use crate::error::{ConfigError, Origin};
@@ -60,6 +63,8 @@ pub struct Setting {
     pub doc: &'static str,
     /// What happens when nobody sets it; empty when the default is a plain value.
     default_note: &'static str,
+    /// Whether its value may be seen nowhere.
+    secret: bool,
     accepts: fn() -> String,
     get: fn(&Settings) -> String,
     set: fn(&mut Settings, &str) -> bool,
@@ -89,7 +94,12 @@ impl Setting {
         }
     }
 
-    /// Its value in `settings` as text; empty for "not set".
+    /// A value that was refused, as an error may quote it.
+    pub(crate) fn quoted(&self, value: &str) -> String {
+        if self.secret { security::HIDDEN } else { value }.to_owned()
+    }
+
+    /// Its value in `settings` as text; empty for "not set"; a secret is not shown.
     pub fn value_text(&self, settings: &Settings) -> String {
         (self.get)(settings)
     }
@@ -133,7 +143,7 @@ impl Settings {
         Err(ConfigError::BadValue {
             origin: origin.clone(),
             name: name.to_owned(),
-            value: value.to_owned(),
+            value: setting.quoted(value),
             accepts: setting.accepts(),
         })
     }

@@ -56,9 +56,16 @@ impl Case {
     }
 }
 
+/// A value as settings are shown with it.
+fn shown(setting: &Setting, value: &str) -> String {
+    format!("{}={}", setting.key, if setting.key == "api_key" { "(hidden)" } else { value })
+}
+
 /// A value that differs from the default, for each setting.
 fn other_value(setting: &Setting) -> &'static str {
     match (setting.key, setting.kind) {
+        ("api_key", _) => "a-key-of-tests",
+        ("cors_origins", _) => "https://chat.example",
         ("control_socket", _) => "/run/other.sock",
         ("control_address", _) => "localhost:9000",
         ("device", _) => "cpu",
@@ -95,7 +102,7 @@ fn without_any_source_the_defaults_hold() {
 fn every_setting_is_reachable_from_file_environment_and_command_line() {
     for setting in SETTINGS {
         let value = other_value(setting);
-        let expected = vec![format!("{}={value}", setting.key)];
+        let expected = vec![shown(setting, value)];
         let from_file = Case::new().config(&in_toml(setting.key, setting.kind, value)).load();
         let from_environment = Case::new().env(&setting.variable(), value).load();
         let from_option = Case::new().option(setting.key, value).load();
@@ -221,6 +228,21 @@ fn a_bad_value_names_place_value_and_what_is_accepted() {
     let error = Case::new().option("max_num_batched_tokens", "100").refusal();
     assert!(error.contains("--max-num-batched-tokens = \"100\" is refused"), "{error}");
     assert!(error.contains("a multiple of 64 from 64 to 65536"), "{error}");
+}
+
+/// A slip of the hand does not write a secret into a log.
+#[test]
+fn a_secret_that_is_refused_is_not_repeated() {
+    for case in [
+        Case::new().config("api_key = \"my secret\"\n"),
+        Case::new().config("api_key = [\"my-secret-1\"]\n"),
+        Case::new().env("POCKETD_API_KEY", "my secret"),
+        Case::new().option("api_key", "my secret"),
+    ] {
+        let error = case.refusal();
+        assert!(error.contains("keys separated by commas"), "{error}");
+        assert!(error.contains("(hidden)") && !error.contains("secret"), "{error}");
+    }
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use super::{
-    ByteSize, ContextLength, ControlSocket, DeviceKind, Group, HostPort, KvCacheDtype, LogFilter,
-    LogFormat, MemoryFraction, MergedRows, ModelName, PrefillBudget, QueueLimit, RequestBytes,
-    RestartCount, SequenceLimit, Setting, ThreadCount, WorldSize,
+    ApiKeys, ByteSize, ContextLength, ControlSocket, DeviceKind, Group, HostPort, KvCacheDtype,
+    LogFilter, LogFormat, MemoryFraction, MergedRows, MessageLimit, ModelName, Origins,
+    PrefillBudget, QueueLimit, RequestBytes, RestartCount, SequenceLimit, Setting, ThreadCount,
+    WorldSize,
 };
 use crate::flags::FlagSet;
 use crate::value::{Seconds, Value};
@@ -42,6 +43,7 @@ macro_rules! settings {
             older: &[$($older),*],
             group: Group::$group,
             kind: <$type as Value>::KIND,
+            secret: <$type as Value>::SECRET,
             placeholder: $placeholder,
             meaning: $meaning,
             doc: concat!($($doc)?),
@@ -226,6 +228,7 @@ settings! {
         group: Server,
         placeholder: "ADDRESS",
         meaning: "address to listen on",
+        doc: "Beyond loopback, set a key too: see [Security](security.md).",
     }
 
     port: u16 = 8000 => {
@@ -238,6 +241,62 @@ settings! {
         group: Server,
         placeholder: "BYTES",
         meaning: "largest request body; more is refused with HTTP 413",
+    }
+
+    max_messages: MessageLimit = MessageLimit(1024) => {
+        group: Server,
+        placeholder: "N",
+        meaning: "most messages of one chat; more are refused with HTTP 400",
+    }
+
+    client_timeout: Seconds = Seconds::whole(60) => {
+        group: Server,
+        placeholder: "SECONDS",
+        meaning: "a client that takes longer to send a request's head, or its body, or to read anything of \
+                  its answer is cut off",
+        doc: "A request that does not come in time is answered with HTTP 408. One whose answer nobody reads is \
+              ended once the buffers on the way are full and nothing has been read for this long; the same \
+              holds when the client's machine has vanished.",
+    }
+
+    api_key: Option<ApiKeys> = None => {
+        group: Server,
+        placeholder: "KEY[,KEY...]",
+        meaning: "keys of the HTTP API, separated by commas; who shows none of them gets HTTP 401",
+        doc: "Whoever may list processes can read an option: use the variable, or `api_key_file`, whose keys \
+              hold as well. See [Security](security.md) for what needs a key.",
+        default_note: "none: everybody who reaches the port may ask",
+    }
+
+    api_key_file: Option<PathBuf> = None => {
+        group: Server,
+        placeholder: "FILE",
+        meaning: "file with keys of the HTTP API, one a line",
+        doc: "Empty lines and those that begin with `#` are skipped. A file that others than its owner and \
+              group can read is refused.",
+        default_note: "none",
+    }
+
+    tls_cert: Option<PathBuf> = None => {
+        group: Server,
+        placeholder: "FILE",
+        meaning: "certificate chain of the HTTP API, in PEM; with tls_key",
+        doc: "With it the port speaks HTTPS only.",
+        default_note: "none: HTTP without TLS",
+    }
+
+    tls_key: Option<PathBuf> = None => {
+        group: Server,
+        placeholder: "FILE",
+        meaning: "private key of tls_cert, in PEM",
+        default_note: "none",
+    }
+
+    cors_origins: Option<Origins> = None => {
+        group: Server,
+        placeholder: "*|ORIGIN[,ORIGIN...]",
+        meaning: "origins of web pages whose scripts may use the API, separated by commas; * for all",
+        default_note: "none: browsers keep pages of other origins out",
     }
 
     shutdown_timeout: Seconds = Seconds::whole(30) => {
@@ -293,11 +352,12 @@ settings! {
         default_note: "none",
     }
 
-    log_level: LogFilter = LogFilter("info,actix_server=warn".to_owned()) => {
+    log_level: LogFilter = LogFilter("info,actix_server=warn,actix_http=off".to_owned()) => {
         group: Logging,
         placeholder: "FILTER",
         meaning: "what is logged: a level, or a filter such as info,pocket_actors=debug",
-        doc: "The default leaves out what the HTTP server's library says of its own start and stop. The \
+        doc: "The default leaves out what the HTTP server's library says of its own start and stop, \
+              and of clients that do not speak HTTP, which anybody could fill the log with. The \
               variable `RUST_LOG` is read too; `POCKETD_LOG_LEVEL` and the command line win over it.",
     }
 

@@ -72,6 +72,11 @@ bounded! {
     RequestBytes(usize), 1_024..=1_073_741_824
 }
 
+bounded! {
+    /// Messages of one chat.
+    MessageLimit(usize), 1..=1_000_000
+}
+
 /// Most prompt tokens in one forward call: a positive multiple of 64, because the chunked recurrence is
 /// cut at absolute multiples of 64 and a budget that is not one would move the cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
