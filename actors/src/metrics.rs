@@ -128,7 +128,7 @@ impl Metrics {
             )?,
             requests: s.family(
                 "pocket_requests_total",
-                "Requests that have left, by how",
+                "Requests that reached the engine and have left it, by how",
                 "outcome",
                 &outcomes,
                 "",

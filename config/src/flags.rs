@@ -166,7 +166,8 @@ flags! {
               `load` (a weight tensor), `prefill` (a forward call with prompt tokens), `decode` (a forward \
               call without), `allreduce`. Kinds: `exit` (the process exits with code 1), `abort` (SIGABRT), \
               `stall` (it lives on and does not move). Ranks count from 0, n from 1. Refused unless \
-              `--allow-faults` is given too. No answer is wrong: requests fail instead.",
+              `--allow-faults` is given too. No answer is wrong: the ranks are started again and requests go on, or fail when no \
+              restart is left.",
     }
 }
 

@@ -141,7 +141,7 @@ settings! {
         group: Engine,
         placeholder: "SHARE",
         meaning: "memory for keys and values, as a part of what is free beside weights, state and activations",
-        doc: "Not together with `kv_cache_bytes`.",
+        doc: "Never more than every slot at its full context can use. Not together with `kv_cache_bytes`.",
         default_note: "as kv_cache_bytes",
     }
 

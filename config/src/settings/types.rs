@@ -91,6 +91,11 @@ impl PrefillBudget {
     pub fn get(self) -> usize {
         self.0
     }
+
+    /// The smallest budget that has room for so many tokens, if there is one.
+    pub fn with_room_for(tokens: usize) -> Option<Self> {
+        (tokens <= Self::MAX).then(|| Self(tokens.max(1).next_multiple_of(Self::STEP)))
+    }
 }
 
 impl Value for PrefillBudget {
@@ -310,6 +315,13 @@ mod tests {
         for wrong in ["0", "1", "63", "65", "100", "65600", "-64", ""] {
             assert_eq!(PrefillBudget::parse(wrong), None, "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_budget_has_room() {
+        let room = |tokens| PrefillBudget::with_room_for(tokens).map(PrefillBudget::get);
+        assert_eq!([room(0), room(64), room(65)], [Some(64), Some(64), Some(128)]);
+        assert_eq!([room(65_536), room(65_537)], [Some(65_536), None]);
     }
 
     #[test]

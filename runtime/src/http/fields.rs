@@ -129,7 +129,7 @@ pub const FIELDS: &[Field] = &[
     // What to answer.
     field("model", BOTH, Implemented(r#"{"type":"string"}"#), "the served name; absent means the served model"),
     field("messages", CHAT, schemas::MESSAGES, "the conversation; roles system, developer (as system unless the template knows it), user, assistant, tool; text only; what the template refuses, such as a system message that is not the first, is a 400 with its reason"),
-    field("prompt", TEXT, schemas::PROMPT, "one string, one list of token ids, or up to 128 of either in a list"),
+    field("prompt", TEXT, schemas::PROMPT, "one string, one list of token ids, or up to 128 of either in a list, as far as slots and queue have room"),
     field("chat_template_kwargs", CHAT, Implemented(r#"{"type":"object","default":{}}"#), "an object of variables for the chat template, such as enable_thinking; names that are taken (messages, tools, eos_token and the like) are refused"),
     field("n", BOTH, Implemented(r#"{"type":"integer","minimum":1,"maximum":16,"default":1}"#), "answers to each prompt, 1 to 16; answer i is seeded with seed + i"),
     field("best_of", TEXT, Implemented(r#"{"type":"integer","minimum":1,"maximum":16}"#), "accepted when equal to n: all answers are returned, none is chosen among"),

@@ -8,11 +8,12 @@ const ANSWERS: &str = "\n## Answers\n\n\
 - Choices are numbered prompt times `n` plus answer. `usage` counts each prompt once and the tokens of \
 all answers, end-of-sequence tokens included.\n\
 - `timings`, in the object or on the last chunk: `queue_ms`, `prefill_ms` and `decode_ms` (of the \
-slowest prompt), `prefill_calls`, `prompt_tokens`, `cached_tokens`, `completion_tokens` and \
+slowest prompt), `prefill_calls` (of each prompt, also where prompts share a call), `prompt_tokens`, `cached_tokens`, `completion_tokens` and \
 `preemptions` (of all prompts).\n\
 - Log-probabilities are those of the model itself, before temperature, penalties and bias; minus \
 infinity is -9999. The `bytes` of a chat's tokens, one after the other, are the answer, also where a \
-token is part of a character; a control token has none, and the last may go on into a stop text. \
+token is part of a character; a control token has none, and the last may go on into a stop text. A character that the end of an \
+answer or of an echoed prompt cuts off is not shown, but its bytes are here. \
 In completions a token that is not whole \
 characters is written as `bytes:\\xf0\\x9f`, `text_offset` counts characters, and `top_logprobs` has \
 the token itself as well. Tokens that only a stop text has are left out, and so is the token that ends an \

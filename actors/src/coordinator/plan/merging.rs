@@ -14,8 +14,9 @@ use crate::api::{CallCost, MergeCap};
 pub(crate) enum Costs {
     /// Nothing.
     Unknown,
-    /// What one size costs. It takes another size to tell fixed cost from cost by row.
-    OneSize,
+    /// What calls of about so many rows (a power of two) cost. It takes another size to tell fixed cost
+    /// from cost by row.
+    OneSize(usize),
     /// Both.
     Known(CallCost),
 }
@@ -45,8 +46,12 @@ impl Merging {
     /// a call has `budget` rows at most.
     pub fn prompts(self, missing: &[usize], budget: usize) -> usize {
         match self {
-            // A single prompt after calls of many is the other size.
-            Self::Serial | Self::Auto(Costs::OneSize) => 1,
+            // A single prompt after calls of many is another size, and the other way round.
+            Self::Auto(Costs::OneSize(known)) => match missing.first() {
+                Some(first) if bin((*first).min(budget)) == bin(known) => usize::MAX,
+                _ => 1,
+            },
+            Self::Serial => 1,
             Self::Rows(_) | Self::Auto(Costs::Unknown) => usize::MAX,
             Self::Auto(Costs::Known(cost)) => best_prompts(cost, missing, budget),
         }
@@ -104,11 +109,18 @@ pub(crate) struct CallCosts {
 struct Bin {
     rows: f64,
     us: f64,
+    /// Calls of this size.
+    count: f64,
     /// Calls of other sizes since the last of this one.
     age: f64,
 }
 
-/// Share of the newest call in its bin: some ten calls back count.
+/// Sizes are told apart by their power of two.
+fn bin(rows: usize) -> usize {
+    rows.max(1).ilog2() as usize
+}
+
+/// Share of the newest call in its bin once there were a few: some ten calls back count.
 const NEWEST: f64 = 0.2;
 /// Calls after which what a size has cost counts half as much beside the others: machines change.
 const HALF_LIFE: f64 = 64.0;
@@ -116,30 +128,36 @@ const HALF_LIFE: f64 = 64.0;
 impl CallCosts {
     /// Notes what a call of `rows` rows has taken.
     pub fn note(&mut self, rows: usize, us: f64) {
-        let index = rows.max(1).ilog2() as usize;
+        let index = bin(rows);
         if self.bins.len() <= index {
             self.bins.resize(index + 1, None);
         }
         for bin in self.bins.iter_mut().flatten() {
             bin.age += 1.0;
         }
-        let new = Bin { rows: rows as f64, us, age: 0.0 };
+        let new = Bin { rows: rows as f64, us, count: 1.0, age: 0.0 };
         self.bins[index] = Some(match self.bins[index] {
             None => new,
-            Some(old) => Bin {
-                rows: old.rows + NEWEST * (new.rows - old.rows),
-                us: old.us + NEWEST * (new.us - old.us),
-                age: 0.0,
-            },
+            Some(old) => {
+                let count = old.count + 1.0;
+                // The first few count alike: the very first, of a cold machine, is soon outvoted.
+                let share = NEWEST.max(1.0 / count);
+                Bin {
+                    rows: old.rows + share * (new.rows - old.rows),
+                    us: old.us + share * (new.us - old.us),
+                    count,
+                    age: 0.0,
+                }
+            }
         });
     }
 
     /// What is known so far.
     pub fn known(&self) -> Costs {
-        match self.fit() {
-            Some(cost) => Costs::Known(cost),
-            None if self.bins.iter().any(Option::is_some) => Costs::OneSize,
-            None => Costs::Unknown,
+        match (self.fit(), self.bins.iter().position(Option::is_some)) {
+            (Some(cost), _) => Costs::Known(cost),
+            (None, Some(bin)) => Costs::OneSize(1 << bin),
+            (None, None) => Costs::Unknown,
         }
     }
 
@@ -205,7 +223,8 @@ mod tests {
         assert_eq!(calls(auto(PER_ROW), 4, 128, 8192), [128; 4]);
         assert_eq!(calls(Merging::Serial, 3, 32, 8192), [32; 3]);
         assert_eq!(calls(Merging::Auto(Costs::Unknown), 4, 32, 8192), [128]);
-        assert_eq!(Merging::Auto(Costs::OneSize).prompts(&[32; 4], 8192), 1, "to learn from");
+        let learns = |size: usize| Merging::Auto(Costs::OneSize(size)).prompts(&[32; 4], 8192);
+        assert_eq!((learns(128), learns(32)), (1, usize::MAX), "another size, to learn from");
         assert_eq!(calls(Merging::Rows(64), 4, 32, 8192), [64, 64]);
         assert_eq!(calls(Merging::Rows(1), 2, 32, 8192), [32, 32], "a prompt is never kept out");
     }
@@ -242,7 +261,7 @@ mod tests {
         let mut costs = CallCosts::default();
         assert_eq!(costs.known(), Costs::Unknown);
         costs.note(8, RECORD.fixed_us + 8.0 * RECORD.row_us);
-        assert_eq!(costs.known(), Costs::OneSize, "one size tells nothing of the slope");
+        assert_eq!(costs.known(), Costs::OneSize(8), "one size tells nothing of the slope");
         for rows in [1, 16, 300, 301, 322, 5152] {
             costs.note(rows, RECORD.fixed_us + rows as f64 * RECORD.row_us);
         }

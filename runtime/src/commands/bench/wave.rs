@@ -14,7 +14,7 @@ use anyhow::bail;
 use futures_util::future::try_join_all;
 use pocket_actors::api::{CallCost, Event, GenerateRequest, MergeCap};
 use pocket_actors::{EngineHandle, RequestStream};
-use pocket_config::Settings;
+use pocket_config::{PrefillBudget, Settings};
 use serde::Serialize;
 
 use super::prompts;
@@ -101,6 +101,7 @@ struct Outcome {
 
 /// Runs all arms and prints what they took.
 pub fn run(settings: &Settings, args: &WaveArgs) -> anyhow::Result<()> {
+    let settings = &with_room(settings, args)?;
     let boots = ARMS.map(|arm| boot_of(settings, arm));
     let [merged, auto, serial] = boots;
     let mut boots = vec![merged?, auto?, serial?];
@@ -134,6 +135,32 @@ pub fn run(settings: &Settings, args: &WaveArgs) -> anyhow::Result<()> {
     }
 }
 
+/// The settings, with a budget that does not cut the longest wave unless somebody has asked for one.
+fn with_room(settings: &Settings, args: &WaveArgs) -> anyhow::Result<Settings> {
+    if !settings.flags.prefill_merge() {
+        return Err(bad_input(
+            "bench wave compares the values of POCKET_PREFILL_MERGE; leave it unset",
+        ));
+    }
+    let rows = longest(args) * args.requests;
+    let default = Settings::default().max_num_batched_tokens;
+    if settings.max_num_batched_tokens != default || rows <= default.get() {
+        return Ok(settings.clone());
+    }
+    match PrefillBudget::with_room_for(rows) {
+        Some(budget) => Ok(Settings { max_num_batched_tokens: budget, ..settings.clone() }),
+        None => Err(bad_input(format!(
+            "a wave of {} prompts of {} tokens has {rows}; no forward call has room for so many",
+            args.requests,
+            longest(args)
+        ))),
+    }
+}
+
+fn longest(args: &WaveArgs) -> usize {
+    args.prompt_tokens.0.iter().copied().max().unwrap_or_default()
+}
+
 fn boot_of(settings: &Settings, arm: Arm) -> anyhow::Result<Boot> {
     let mut boot = boot::prepare_to_serve(settings)?;
     boot.options.merge = match arm {
@@ -148,15 +175,13 @@ fn boot_of(settings: &Settings, arm: Arm) -> anyhow::Result<Boot> {
 /// A wave that is cut by other limits than the arms' would measure those.
 fn check_fits(boot: &Boot, args: &WaveArgs) -> anyhow::Result<()> {
     let options = &boot.options;
-    let longest = args.prompt_tokens.0.iter().copied().max().unwrap_or_default();
+    let longest = longest(args);
     let rows = longest * args.requests;
     if rows > options.max_num_batched_tokens {
         return Err(bad_input(format!(
             "a wave of {} prompts of {longest} tokens has {rows}, and --max-num-batched-tokens {} would \
-             cut it; set it to {} at least",
-            args.requests,
-            options.max_num_batched_tokens,
-            rows.next_multiple_of(64)
+             cut it",
+            args.requests, options.max_num_batched_tokens
         )));
     }
     if args.requests > options.max_num_seqs {

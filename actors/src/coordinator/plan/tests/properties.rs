@@ -45,7 +45,7 @@ fn merging() -> impl Strategy<Value = Merging> {
     prop_oneof![
         Just(Merging::Serial),
         Just(Merging::Auto(Costs::Unknown)),
-        Just(Merging::Auto(Costs::OneSize)),
+        (1..400_usize).prop_map(|rows| Merging::Auto(Costs::OneSize(rows))),
         (0.0..1e5_f64, 0.0..1e3_f64).prop_map(cost),
         (1..400_usize).prop_map(Merging::Rows),
     ]
