@@ -1,7 +1,10 @@
-//! Log lines: to standard error, never to standard output, which belongs to answers.
+//! Log lines: to standard error, never to standard output, which belongs to answers. `journal` is their
+//! form for systemd's journal.
+
+mod journal;
 
 use std::io::{self, Write};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pocket_config::{LogFilter, LogFormat, SETTINGS};
 use tracing_subscriber::EnvFilter;
@@ -9,6 +12,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::failure::bad_input;
 use crate::progress;
+use journal::Prefixed;
 
 /// Starts logging for the life of the process.
 pub fn start(filter: &LogFilter, format: LogFormat) -> anyhow::Result<FilterHandle> {
@@ -18,6 +22,13 @@ pub fn start(filter: &LogFilter, format: LogFormat) -> anyhow::Result<FilterHand
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(StandardError);
     // The handles have different types.
     let (started, handle) = match format {
+        LogFormat::Text if journal::is_standard_error() => {
+            let builder = builder.with_ansi(false).without_time().map_event_format(Prefixed);
+            let builder = builder.with_filter_reloading();
+            let handle = builder.reload_handle();
+            let apply = move |filter| handle.reload(filter).map_err(|error| error.to_string());
+            (builder.try_init(), FilterHandle::new(text, apply))
+        }
         LogFormat::Text => {
             let builder = builder.with_ansi(wants_colour()).with_filter_reloading();
             let handle = builder.reload_handle();
@@ -37,10 +48,11 @@ pub fn start(filter: &LogFilter, format: LogFormat) -> anyhow::Result<FilterHand
 
 type Apply = dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync;
 
-/// Changes what is logged while the process runs.
+/// Changes what is logged while the process runs. Clones change the same log.
+#[derive(Clone)]
 pub struct FilterHandle {
-    current: Mutex<String>,
-    apply: Box<Apply>,
+    current: Arc<Mutex<String>>,
+    apply: Arc<Apply>,
 }
 
 impl FilterHandle {
@@ -49,7 +61,7 @@ impl FilterHandle {
         filter: &str,
         apply: impl Fn(EnvFilter) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
-        Self { current: Mutex::new(filter.to_owned()), apply: Box::new(apply) }
+        Self { current: Arc::new(Mutex::new(filter.to_owned())), apply: Arc::new(apply) }
     }
 
     /// Logs by another filter from now on and gives the one until now; it is written as the setting

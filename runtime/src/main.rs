@@ -15,6 +15,7 @@ mod failure;
 mod http;
 mod logging;
 mod progress;
+mod systemd;
 
 use std::process::ExitCode;
 

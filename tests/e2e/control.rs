@@ -118,7 +118,10 @@ fn status_shows_what_health_shows_and_the_memory_of_every_rank() {
     assert_eq!((&port["value"], &port["default_value"]), (&json!("0"), &json!("8000")));
     let (code, why) = place.refused(&["log-filter", "loud"]);
     assert!(code == 2 && why.contains("accepted is"), "{why}");
-    assert_eq!(place.asked(&["log-filter", "warn"])["previous"], "info,actix_server=warn,actix_http=off");
+    assert_eq!(
+        place.asked(&["log-filter", "warn"])["previous"],
+        "info,actix_server=warn,actix_http=off"
+    );
     let log = daemon.stop(PATIENCE).unwrap().stderr;
     assert!(!log.contains("stopped"), "what is below the filter is not logged: {log}");
 }

@@ -9,5 +9,6 @@ pub mod inspect;
 pub mod output;
 mod prompt;
 pub mod rank;
+mod reload;
 pub mod score;
 pub mod serve;

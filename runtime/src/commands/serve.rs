@@ -3,10 +3,12 @@
 //! Its life: take the port, find and check the model, load it, serve, drain, stop. The port is taken
 //! first, so that a second daemon on the same port is refused before it spends minutes on loading, and
 //! so that `/health` can say how far loading is; the control plane's next, for the same reasons. A stop
-//! signal, or an operator's wish, is obeyed at any point; a second signal ends the process at once. When the engine fails, open requests hear it, `/health` shows it for a
-//! moment, and the process ends with code 1 for its supervisor to see.
+//! signal, or an operator's wish, is obeyed at any point; a second signal ends the process at once. When
+//! the engine fails, open requests hear it, `/health` shows it for a moment, and the process ends with
+//! code 1 for its supervisor to see. A service manager is told all of this, and may have taken the port.
 
 use std::io;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -22,12 +24,16 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::engine::Signals;
+use super::reload::Reload;
 use crate::boot::{self, Boot};
 use crate::cli::ServeArgs;
 use crate::control::{ControlServer, Daemon, Listeners};
 use crate::failure::bad_input;
-use crate::http::{self, App, SamplingDefaults, ServedModel, Serving, TextSide};
+use crate::http::{
+    self, App, Front, Keys, Limits, Place, SamplingDefaults, ServedModel, Serving, TextSide,
+};
 use crate::logging::FilterHandle;
+use crate::systemd::{Reporter, Sockets};
 
 /// How long `/health` says why the engine failed before the process ends: long enough for a prober
 /// with a period of a second.
@@ -41,22 +47,37 @@ pub fn run(settings: &Settings, args: &ServeArgs, log: FilterHandle) -> anyhow::
     if args.dry_run {
         return boot::prepare_to_serve(settings)?.print_plan(args.json);
     }
+    // Before there are other threads.
+    let sockets = Sockets::take()?;
     // Before the runtime, which would panic for want of descriptors.
     let connections = boot::connections(boot::raise_descriptor_limit()?);
-    System::new().block_on(serve(settings, connections, log))
+    let sources = args.settings.sources();
+    System::new().block_on(async {
+        let reload = Reload::listen(sources, settings.clone(), log.clone())?;
+        serve(settings, connections, sockets, log, reload).await
+    })
 }
 
-async fn serve(settings: &Settings, connections: usize, log: FilterHandle) -> anyhow::Result<()> {
+async fn serve(
+    settings: &Settings,
+    connections: usize,
+    sockets: Sockets,
+    log: FilterHandle,
+    mut reload: Reload,
+) -> anyhow::Result<()> {
     let (stop, mut stops) = Stops::listen(settings)?;
-    let app = Data::new(App::new(settings.max_request_bytes.get()));
-    let (server, mut listening) = open_port(settings, connections, &app)?;
+    let app = Data::new(App::new(Limits::of(settings), Keys::load(settings)?));
+    let (server, mut listening) = open_port(settings, connections, sockets.http, &app)?;
     let daemon = Daemon::new(app.clone().into_inner(), settings.clone(), log, stop);
     // Until the end: operators see how the daemon drains.
-    let _control = ControlServer::start(Listeners::open(settings)?, daemon)?;
+    let listeners = Listeners::open(settings, sockets.control)?;
+    let _control = ControlServer::start(listeners, daemon)?;
+    let reporter = Reporter::start(app.clone().into_inner(), settings.load_timeout.duration())?;
     let started = tokio::select! {
         started = start(settings, &app) => started,
         stop = stops.next() => {
             tracing::info!(by = stop.by, "stopping before the model was loaded");
+            reporter.stopping(Duration::ZERO);
             app.set_draining();
             server.stop(true).await;
             return Ok(());
@@ -64,7 +85,14 @@ async fn serve(settings: &Settings, connections: usize, log: FilterHandle) -> an
     };
     let engine = started?;
     let handle = engine.handle();
+    let reloading = async {
+        loop {
+            reload.asked().await;
+            reload.run(&handle).await;
+        }
+    };
     tokio::select! {
+        never = reloading => never,
         ended = &mut listening => {
             ended.context("the HTTP server crashed")?.context("the HTTP server failed")?;
             Err(anyhow!("the HTTP server ended"))
@@ -77,6 +105,7 @@ async fn serve(settings: &Settings, connections: usize, log: FilterHandle) -> an
                 limit_s = stop.limit.as_secs_f64(),
                 "draining: new requests are refused, open ones finish; a signal ends at once"
             );
+            reporter.stopping(stop.limit);
             tokio::select! {
                 stopped = drain(engine, stop.limit, &app, &server) => stopped,
                 signal = stops.signals.next() => Err(signal.into()),
@@ -117,24 +146,35 @@ impl Stops {
     }
 }
 
-/// Takes the address and answers on it from now on, until the server is stopped or its task ends.
+/// Takes the address, or the sockets that were handed over, and answers there from now on, until the
+/// server is stopped or its task ends.
 fn open_port(
     settings: &Settings,
     connections: usize,
+    handed: Vec<TcpListener>,
     app: &Data<App>,
 ) -> anyhow::Result<(ServerHandle, JoinHandle<io::Result<()>>)> {
     let (host, port) = (settings.host.as_str(), settings.port);
-    let (server, address) =
-        http::listen(host, port, connections, app.clone()).map_err(|error| {
-            let fix = match error.kind() {
-                io::ErrorKind::AddrInUse => {
-                    "; stop what listens there or choose another --port (0 takes a free one)"
-                }
-                io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges",
-                _ => "; --host must be an address of this machine",
-            };
-            bad_input(format!("cannot listen on {host}:{port}: {error}{fix}"))
-        })?;
+    let front = Front::of(settings, connections)?;
+    let place = if handed.is_empty() {
+        Place::Address(host, port)
+    } else {
+        tracing::info!(sockets = handed.len(), "listening where the service manager does");
+        // It listens before there is a server, so that clients need not try again; neither should those
+        // that come a moment later. A model that is not there by then has failed.
+        app.hold_while_loading(settings.load_timeout.duration());
+        Place::Sockets(handed)
+    };
+    let (server, address) = http::listen(place, front, app.clone()).map_err(|error| {
+        let fix = match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                "; stop what listens there or choose another --port (0 takes a free one)"
+            }
+            io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges",
+            _ => "; --host must be an address of this machine",
+        };
+        bad_input(format!("cannot listen on {host}:{port}: {error}{fix}"))
+    })?;
     let handle = server.handle();
     let task = rt::spawn(server);
     // Scripts wait for this line and read the address from it.
@@ -184,6 +224,8 @@ fn announce(settings: &Settings, boot: &mut Boot) -> anyhow::Result<()> {
         max_queue = options.max_queue,
         request_timeout_s = options.request_timeout.map(|limit| limit.as_secs_f64()),
         max_request_bytes = settings.max_request_bytes.get(),
+        max_messages = settings.max_messages.get(),
+        client_timeout_s = settings.client_timeout.duration().as_secs_f64(),
         stall_timeout_s = options.stall_timeout.as_secs_f64(),
         load_timeout_s = options.load_timeout.as_secs_f64(),
         max_restarts = options.max_restarts,

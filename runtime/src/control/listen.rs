@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,8 +21,8 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
 /// What the control plane listens on.
 pub struct Listeners {
-    /// The Unix socket, and its file.
-    pub socket: Option<(SocketFile, UnixListener, Guard)>,
+    /// The Unix socket, and its file unless that is the service manager's.
+    pub socket: Option<(Option<SocketFile>, UnixListener, Guard)>,
     /// The TCP address.
     pub tcp: Option<Tcp>,
 }
@@ -37,24 +38,27 @@ pub struct Tcp {
 }
 
 impl Listeners {
-    /// Takes what the settings ask for.
-    pub fn open(settings: &Settings) -> anyhow::Result<Self> {
+    /// Takes what the settings ask for; a Unix socket that was handed over goes before theirs.
+    pub fn open(settings: &Settings, handed: Option<UnixListener>) -> anyhow::Result<Self> {
         // Before anything is taken: mistakes cost nothing then.
         let tcp = settings.control_address.as_ref().map(|address| tcp(settings, address));
         let tcp = tcp.transpose()?;
-        let socket = match &settings.control_socket {
-            Some(ControlSocket::None) => None,
-            Some(ControlSocket::At(path)) => Some(guarded(path).map_err(|error| {
+        let socket = match (handed, &settings.control_socket) {
+            (Some(listener), _) => Some(handed_over(listener).map_err(|error| {
+                bad_input(format!("the control socket that was handed over: {error}"))
+            })?),
+            (None, Some(ControlSocket::None)) => None,
+            (None, Some(ControlSocket::At(path))) => Some(guarded(path).map_err(|error| {
                 bad_input(format!("control_socket {}: {error}", path.display()))
             })?),
-            None => usual_socket(),
+            (None, None) => usual_socket(),
         };
         Ok(Self { socket, tcp })
     }
 }
 
 /// The socket at its usual place. Serving matters more than being steered: without it the daemon lives.
-fn usual_socket() -> Option<(SocketFile, UnixListener, Guard)> {
+fn usual_socket() -> Option<(Option<SocketFile>, UnixListener, Guard)> {
     let places = usual_places(|name| std::env::var_os(name));
     let path: &PathBuf = places.first()?;
     match SocketFile::make_folder(path).and_then(|()| guarded(path)) {
@@ -70,12 +74,24 @@ fn usual_socket() -> Option<(SocketFile, UnixListener, Guard)> {
     }
 }
 
-fn guarded(path: &Path) -> io::Result<(SocketFile, UnixListener, Guard)> {
+fn guarded(path: &Path) -> io::Result<(Option<SocketFile>, UnixListener, Guard)> {
     let (file, listener) = SocketFile::listen(path)?;
     listener.set_nonblocking(true)?;
     let guard = Guard::Peers(Peers::of_group(file.group()?));
     tracing::info!(path = %path.display(), "control socket");
-    Ok((file, listener, guard))
+    Ok((Some(file), listener, guard))
+}
+
+/// Its file is not ours: the service manager goes on listening when this process has ended.
+fn handed_over(listener: UnixListener) -> io::Result<(Option<SocketFile>, UnixListener, Guard)> {
+    let address = listener.local_addr()?;
+    let path = address
+        .as_pathname()
+        .ok_or_else(|| io::Error::other("it has no path, and so no group whose members may ask"))?;
+    let guard = Guard::Peers(Peers::of_group(fs::metadata(path)?.gid()));
+    listener.set_nonblocking(true)?;
+    tracing::info!(path = %path.display(), "control socket, handed over by the service manager");
+    Ok((None, listener, guard))
 }
 
 fn tcp(settings: &Settings, address: &HostPort) -> anyhow::Result<Tcp> {

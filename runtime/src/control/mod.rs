@@ -18,7 +18,7 @@ pub mod socket;
 mod status;
 #[cfg(test)]
 mod tests;
-mod throughput;
+pub mod throughput;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -64,7 +64,7 @@ impl Drop for ControlServer {
 
 /// The services and what they are served on. The socket's file lives as long as they do.
 struct Parts {
-    socket: Option<(SocketFile, tokio::net::UnixListener, Arc<Guard>)>,
+    socket: Option<(Option<SocketFile>, tokio::net::UnixListener, Arc<Guard>)>,
     tcp: Option<(tokio::net::TcpListener, Arc<Guard>, Server)>,
     routes: Routes,
 }

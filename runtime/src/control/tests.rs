@@ -65,10 +65,10 @@ impl Rig {
     ) -> Self {
         fs::write(folder.path().join("token"), format!("{TOKEN}\n")).unwrap();
         let settings = settings(&folder, rows);
-        let mut listeners = Listeners::open(&settings).unwrap();
+        let mut listeners = Listeners::open(&settings, None).unwrap();
         change(&mut listeners);
         let address = listeners.tcp.as_ref().map(|tcp| tcp.listener.local_addr().unwrap());
-        let app = Arc::new(App::new(1024));
+        let app = Arc::new(App::for_tests());
         let (stop, stops) = mpsc::channel(1);
         let filters = Arc::new(Mutex::new(Vec::new()));
         let log = FilterHandle::new("info", {
@@ -375,14 +375,14 @@ fn what_is_not_safe_is_refused_by_name() {
         let settings = settings(&folder, rows);
         let (stop, _stops) = mpsc::channel(1);
         let log = FilterHandle::new("info", |_| Ok(()));
-        let daemon = Daemon::new(Arc::new(App::new(1)), settings.clone(), log, stop);
-        let started = Listeners::open(&settings)
+        let daemon = Daemon::new(Arc::new(App::for_tests()), settings.clone(), log, stop);
+        let started = Listeners::open(&settings, None)
             .and_then(|listeners| ControlServer::start(listeners, daemon).map(drop));
         let error = format!("{:#}", started.unwrap_err());
         assert!(error.contains(part), "{rows:?}: {error}");
         assert!(!folder.path().join("control.sock").exists(), "{rows:?}");
     }
     let _held = std::os::unix::net::UnixListener::bind(folder.path().join("control.sock")).unwrap();
-    let error = Listeners::open(&settings(&folder, &[])).map(drop).unwrap_err().to_string();
+    let error = Listeners::open(&settings(&folder, &[]), None).map(drop).unwrap_err().to_string();
     assert!(error.contains("control.sock: another process listens there"), "{error}");
 }

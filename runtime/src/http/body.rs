@@ -11,6 +11,9 @@ use super::fields::{self, Endpoint, Support};
 /// Longest part of a value that an error quotes, in characters.
 const QUOTED: usize = 60;
 
+/// Levels of lists and objects the JSON parser reads; deeper ones could overflow the stack.
+const NESTED: usize = 127;
+
 /// The fields of one request that are not null and that the table knows.
 #[derive(Debug)]
 pub struct Body {
@@ -18,13 +21,27 @@ pub struct Body {
     fields: Map<String, Value>,
 }
 
+/// Reads the JSON of a body.
+pub fn json(bytes: &[u8]) -> Result<Value, ApiError> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let error = error.to_string();
+        // The parser has no name for it but in words.
+        let message = if error.starts_with("recursion limit") {
+            format!(
+                "lists and objects of the body are nested too deep: {error}; at most {NESTED} levels \
+                 are read"
+            )
+        } else {
+            format!("the body is not valid JSON: {error}")
+        };
+        ApiError::invalid(message).with_code("invalid_json")
+    })
+}
+
 impl Body {
     /// Reads a body and refuses fields that are unknown or ask for what is not implemented.
     pub fn parse(endpoint: Endpoint, bytes: &[u8]) -> Result<Self, ApiError> {
-        let value: Value = serde_json::from_slice(bytes).map_err(|error| {
-            ApiError::invalid(format!("the body is not valid JSON: {error}"))
-                .with_code("invalid_json")
-        })?;
+        let value = json(bytes)?;
         let Value::Object(mut fields) = value else {
             return Err(ApiError::invalid(format!(
                 "the body must be a JSON object, not {}",
@@ -189,7 +206,14 @@ mod tests {
         assert_eq!(refused("[]").to_string(), "the body must be a JSON object, not a list");
         // Deeper than the parser's recursion limit: an error, not a stack overflow.
         let deep = "[".repeat(100_000);
-        assert!(refused(&deep).to_string().starts_with("the body is not valid JSON: "));
+        assert_eq!(
+            refused(&deep).to_string(),
+            "lists and objects of the body are nested too deep: recursion limit exceeded at line 1 \
+             column 128; at most 127 levels are read"
+        );
+        let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        assert_eq!(refused(&nested(127)).to_string(), "the body must be a JSON object, not a list");
+        assert!(refused(&nested(128)).to_string().contains("nested too deep"));
         assert!(Body::parse(Endpoint::Chat, b"{\"model\":\"\xff\"}").is_err());
     }
 

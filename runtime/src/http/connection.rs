@@ -7,16 +7,23 @@
 //! A client that closes its sending side only ("half-closes") counts as gone: on the wire this is how
 //! a closed connection looks until something is sent to it, and those that close one side and wait for
 //! the answer are few.
+//!
+//! Neither closes: one that has vanished, or reads nothing. The kernel gives such a connection up once
+//! what was sent lies unacknowledged, or before a closed window, for the time it is told here; it then
+//! looks closed.
 
 use std::any::Any;
 use std::future::Future;
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::time::Duration;
 
+use actix_tls::accept::rustls_0_23::TlsStream;
 use actix_web::HttpRequest;
 use actix_web::dev::Extensions;
 use actix_web::rt::net::TcpStream;
+use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::Interest;
 
 /// The other side of a connection. Lives as long as the connection, on its worker's thread.
@@ -46,9 +53,15 @@ impl Peer {
     }
 }
 
-/// Called by the server with each new connection.
-pub fn on_connect(connection: &dyn Any, data: &mut Extensions) {
-    let Some(socket) = connection.downcast_ref::<TcpStream>() else { return };
+/// Called by the server with each new connection; an answer may lie unread for `unread`.
+pub fn on_connect(connection: &dyn Any, data: &mut Extensions, unread: Duration) {
+    let plain = connection.downcast_ref::<TcpStream>();
+    let below_tls = || Some(connection.downcast_ref::<TlsStream<TcpStream>>()?.get_ref().0);
+    let Some(socket) = plain.or_else(below_tls) else { return };
+    let limit = u32::try_from(unread.as_millis()).unwrap_or(u32::MAX);
+    if let Err(error) = setsockopt(socket, sockopt::TcpUserTimeout, &limit) {
+        tracing::warn!(%error, "this client may take any time to read its answers");
+    }
     match Peer::of(socket) {
         Ok(peer) => {
             data.insert(peer);
@@ -112,7 +125,7 @@ mod tests {
                 .default_service(web::to(wait))
         })
         .workers(1)
-        .on_connect(on_connect)
+        .on_connect(|connection, data| on_connect(connection, data, PATIENCE))
         .disable_signals()
         .bind(("127.0.0.1", 0))
         .unwrap();
@@ -136,6 +149,7 @@ mod tests {
         HttpResponse::Ok().body(body)
     }
 
+    const PATIENCE: Duration = Duration::from_secs(60);
     const REQUEST: &[u8] = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi";
 
     /// S18: a client that closes is seen while its answer is still being computed.

@@ -1,6 +1,7 @@
 //! Errors as OpenAI's clients expect them: `{"error": {"message", "type", "param", "code"}}`.
 
 use std::fmt;
+use std::time::Duration;
 
 use actix_web::http::{StatusCode, header};
 use actix_web::{HttpResponse, HttpResponseBuilder, ResponseError};
@@ -46,6 +47,31 @@ impl ApiError {
     /// Replaces the code of the error.
     pub fn with_code(self, code: &'static str) -> Self {
         Self { code: Some(code), ..self }
+    }
+
+    /// No key was shown where one is needed: 401.
+    pub fn no_key() -> Self {
+        Self {
+            status: StatusCode::UNAUTHORIZED,
+            ..Self::invalid("an API key is needed; send it as 'Authorization: Bearer KEY'")
+                .with_code("missing_api_key")
+        }
+    }
+
+    /// The key that was shown is none of the server's: 401. It is not repeated, for it may be somebody's.
+    pub fn wrong_key() -> Self {
+        Self {
+            status: StatusCode::UNAUTHORIZED,
+            ..Self::invalid("the API key is not one of this server's").with_code("invalid_api_key")
+        }
+    }
+
+    /// The body did not come within this time: 408.
+    pub fn body_too_slow(limit: Duration) -> Self {
+        let message =
+            format!("the body did not come within {} s (client_timeout)", limit.as_secs_f64());
+        Self::new(StatusCode::REQUEST_TIMEOUT, "timeout_error", message)
+            .with_code("request_timeout")
     }
 
     /// The request names a model that is not served: 404.
@@ -194,14 +220,22 @@ impl ResponseError for ApiError {
         if let Some(allow) = self.allow {
             response.insert_header((header::ALLOW, allow));
         }
+        match self.status {
+            StatusCode::UNAUTHORIZED => {
+                response.insert_header((header::WWW_AUTHENTICATE, "Bearer"));
+            }
+            // What still comes of the request would be taken for the next one.
+            StatusCode::REQUEST_TIMEOUT => {
+                response.force_close();
+            }
+            _ => {}
+        }
         response.json(self.to_json())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -248,6 +282,17 @@ mod tests {
         let response = error.error_response();
         assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
         assert_eq!(response.headers().get(header::ALLOW).unwrap(), "GET, HEAD");
+    }
+
+    /// What programs go by when a key is asked for.
+    #[test]
+    fn a_401_says_how_a_key_is_shown() {
+        for error in [ApiError::no_key(), ApiError::wrong_key()] {
+            let response = error.error_response();
+            assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+            assert_eq!(response.headers().get(header::WWW_AUTHENTICATE).unwrap(), "Bearer");
+            assert_eq!(error.to_json()["error"]["type"], "invalid_request_error");
+        }
     }
 
     #[test]

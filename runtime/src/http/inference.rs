@@ -8,6 +8,7 @@ use actix_web::web::{self, Bytes, Data, Payload};
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use futures_util::stream::Stream;
 use pocket_actors::api::{Event, GenerateRequest};
+use tokio::time::timeout;
 
 use super::answers::{Answers, Asked};
 use super::connection;
@@ -16,6 +17,7 @@ use super::error::ApiError;
 use super::fields::Endpoint;
 use super::label;
 use super::length::check_least;
+use super::limits::Limits;
 use super::params::Delivery;
 use super::prompt::Tokenized;
 use super::reply::{Identity, new_id};
@@ -76,12 +78,14 @@ async fn respond(
     app: Arc<App>,
     payload: Payload,
 ) -> Result<HttpResponse, ApiError> {
+    app.held().await;
     let (serving, open) = app.admit()?;
-    let body = json_body(&request, payload, app.max_request_bytes).await?;
+    let body = json_body(&request, payload, &app.limits).await?;
     // Tokenizing a long prompt takes a while; the server's threads have other clients to serve.
     let prepared = {
         let serving = Arc::clone(&serving);
-        web::block(move || prepare(endpoint, names, &body, &serving.model)).await
+        let max_messages = app.limits.messages;
+        web::block(move || prepare(endpoint, names, &body, &serving.model, max_messages)).await
     };
     let Prepared { identity, answers, form, delivery, requests } =
         prepared.map_err(|_| ApiError::internal("the request could not be read"))??;
@@ -120,11 +124,11 @@ async fn respond(
     }
 }
 
-/// The body of a request that declares it to be JSON.
+/// The body of a request that declares it to be JSON, if it comes in time.
 pub async fn json_body(
     request: &HttpRequest,
     payload: Payload,
-    limit: usize,
+    limits: &Limits,
 ) -> Result<Bytes, ApiError> {
     let declared = request.headers().get(header::CONTENT_TYPE);
     let declared = declared.map_or("", |value| value.to_str().unwrap_or("unreadable"));
@@ -132,10 +136,14 @@ pub async fn json_body(
     if !media_type.eq_ignore_ascii_case("application/json") {
         return Err(ApiError::not_json(media_type));
     }
-    match payload.to_bytes_limited(limit).await {
-        Ok(Ok(body)) => Ok(body),
-        Ok(Err(error)) => Err(ApiError::invalid(format!("the body could not be read: {error}"))),
-        Err(_) => Err(ApiError::body_too_large(limit)),
+    let body = payload.to_bytes_limited(limits.body_bytes);
+    match timeout(limits.client_time, body).await {
+        Ok(Ok(Ok(body))) => Ok(body),
+        Ok(Ok(Err(error))) => {
+            Err(ApiError::invalid(format!("the body could not be read: {error}")))
+        }
+        Ok(Err(_)) => Err(ApiError::body_too_large(limits.body_bytes)),
+        Err(_) => Err(ApiError::body_too_slow(limits.client_time)),
     }
 }
 
@@ -153,8 +161,10 @@ fn prepare(
     names: Names,
     body: &[u8],
     model: &ServedModel,
+    max_messages: usize,
 ) -> Result<Prepared, ApiError> {
-    let mut request = Request::parse(endpoint, body, &model.defaults, model.vocab_size)?;
+    let mut request =
+        Request::parse(endpoint, body, &model.defaults, model.vocab_size, max_messages)?;
     if let Some(asked) = request.params.model.take().filter(|asked| *asked != model.name) {
         return Err(ApiError::model_not_found(&asked, &model.name));
     }

@@ -23,9 +23,13 @@ const MESSAGE_FIELDS: &[(&str, &[&str])] = &[
 ];
 
 /// Reads `messages`: each becomes an object with `role`, `content` and whatever else a template may
-/// use, and nothing that is not text.
-pub fn read(value: &Value) -> Result<Vec<Value>, ApiError> {
+/// use, and nothing that is not text. More than `most` are refused.
+pub fn read(value: &Value, most: usize) -> Result<Vec<Value>, ApiError> {
     let list = match value {
+        Value::Array(list) if list.len() > most => {
+            let message = format!("messages has {} messages; at most {most} are taken", list.len());
+            return Err(ApiError::field("messages", message));
+        }
         Value::Array(list) if !list.is_empty() => list,
         _ => return Err(wrong("messages", value, "a list of at least one message")),
     };
@@ -131,21 +135,24 @@ mod tests {
     use super::*;
 
     fn refusal(messages: Value) -> String {
-        read(&messages).unwrap_err().to_string()
+        read(&messages, 16).unwrap_err().to_string()
     }
 
     #[test]
     fn what_a_template_may_use_is_handed_on() {
-        let messages = read(&json!([
-            {"role": "developer", "content": "Be brief."},
-            {"role": "user", "content": [
-                {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}},
-                {"type": "text", "text": "there"},
-            ]},
-            {"role": "assistant", "content": null, "refusal": null, "tool_calls": []},
-            {"role": "tool", "content": "4", "tool_call_id": "c1"},
-            {"role": "assistant", "content": "4", "reasoning_content": "2+2", "name": "bot"},
-        ]))
+        let messages = read(
+            &json!([
+                {"role": "developer", "content": "Be brief."},
+                {"role": "user", "content": [
+                    {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}},
+                    {"type": "text", "text": "there"},
+                ]},
+                {"role": "assistant", "content": null, "refusal": null, "tool_calls": []},
+                {"role": "tool", "content": "4", "tool_call_id": "c1"},
+                {"role": "assistant", "content": "4", "reasoning_content": "2+2", "name": "bot"},
+            ]),
+            5,
+        )
         .unwrap();
         assert_eq!(
             Value::Array(messages),
@@ -196,6 +203,16 @@ mod tests {
         assert_eq!(
             refusal(json!([{"role": "assistant", "content": "", "tool_calls": [{}]}])),
             "messages[0].tool_calls is [{}], which is not supported for role assistant"
+        );
+    }
+
+    #[test]
+    fn there_is_a_most_of_messages() {
+        let message = json!({"role": "user", "content": "Hi"});
+        assert_eq!(read(&json!(vec![message.clone(); 16]), 16).unwrap().len(), 16);
+        assert_eq!(
+            refusal(json!(vec![message; 17])),
+            "messages has 17 messages; at most 16 are taken"
         );
     }
 

@@ -14,8 +14,9 @@ use actix_web::HttpResponse;
 use actix_web::web::Bytes;
 use serde_json::{Map, Value, json};
 
-use operations::{Body, OPERATIONS, Operation, Outcome};
+use operations::{Body, NO_KEY, OPERATIONS, Operation, Outcome};
 
+use super::auth;
 use super::fields::{self, Endpoint};
 
 /// `GET /openapi.json`: the same whatever is served, so it is there before the model is.
@@ -24,6 +25,9 @@ pub async fn document() -> HttpResponse {
     let text = TEXT.get_or_init(|| Bytes::from(build().to_string()));
     HttpResponse::Ok().content_type("application/json").body(text.clone())
 }
+
+/// The name of the way to show a key.
+const API_KEY: &str = "apiKey";
 
 fn build() -> Value {
     let mut paths = Map::new();
@@ -44,10 +48,19 @@ fn build() -> Value {
             "version": env!("CARGO_PKG_VERSION"),
             "description": "Completions and chats in the form of OpenAI's API, and what it takes to \
                             run the server. Routes with GET answer HEAD too. Every error has the same \
-                            form.",
+                            form. A server that was given API keys answers 401 without one.",
         },
         "paths": paths,
-        "components": {"schemas": schemas},
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                (API_KEY): {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "one of the server's keys, where it has any",
+                },
+            },
+        },
     })
 }
 
@@ -62,9 +75,11 @@ fn requests() -> Vec<(&'static str, Value)> {
 }
 
 fn describe(operation: &Operation) -> Value {
+    let guarded = !auth::is_open(operation.path);
     let responses: Map<String, Value> = operation
         .outcomes
         .iter()
+        .chain(guarded.then_some(&NO_KEY))
         .map(|outcome| (outcome.status.to_string(), response(outcome)))
         .collect();
     let mut described = json!({
@@ -72,6 +87,10 @@ fn describe(operation: &Operation) -> Value {
         "summary": operation.summary,
         "responses": responses,
     });
+    if guarded {
+        // The empty one: a server without keys asks for none.
+        described["security"] = json!([{API_KEY: []}, {}]);
+    }
     let in_path = operation.parameter.iter().map(|(name, about)| {
         let schema = json!({"type": "string", "minLength": 1});
         json!({"name": name, "in": "path", "required": true, "description": about, "schema": schema})
@@ -106,7 +125,12 @@ fn response(outcome: &Outcome) -> Value {
         })
         .map(|(kind, described)| (kind.to_owned(), described))
         .collect();
-    json!({"description": outcome.about, "content": content})
+    let mut described = json!({"description": outcome.about, "content": content});
+    if outcome.status == NO_KEY.status {
+        let schema = json!({"const": "Bearer"});
+        described["headers"] = json!({"WWW-Authenticate": {"required": true, "schema": schema}});
+    }
+    described
 }
 
 /// One event of a stream. OpenAPI before 3.2 has no words for a stream of them; those who read it take
@@ -165,6 +189,17 @@ mod tests {
             let target = format!("#/components/schemas/{name}");
             assert!(found.contains(&target), "{name} is not used");
         }
+    }
+
+    #[test]
+    fn what_needs_a_key_says_so() {
+        let document = build();
+        for (path, needs) in [("/v1/models", true), ("/metrics", true), ("/health", false)] {
+            let operation = &document["paths"][path]["get"];
+            assert_eq!(operation["security"].is_array(), needs, "{path}");
+            assert_eq!(operation["responses"]["401"].is_object(), needs, "{path}");
+        }
+        assert!(document.pointer("/components/securitySchemes/apiKey").is_some());
     }
 
     #[test]

@@ -57,6 +57,7 @@ impl Request {
         bytes: &[u8],
         defaults: &SamplingDefaults,
         vocab_size: usize,
+        max_messages: usize,
     ) -> Result<Self, ApiError> {
         let body = Body::parse(endpoint, bytes)?;
         let params = Params::read(&body, defaults, vocab_size)?;
@@ -64,7 +65,7 @@ impl Request {
             Endpoint::Chat => Ok(Self {
                 params,
                 length: Length::of_chat(&body)?,
-                prompts: vec![Prompt::Messages(conversation(&body)?)],
+                prompts: vec![Prompt::Messages(conversation(&body, max_messages)?)],
                 echo: false,
                 logprobs: chat_logprobs(&body)?,
             }),
@@ -84,9 +85,12 @@ impl Request {
 }
 
 /// The conversation of a request: `messages` and `chat_template_kwargs`.
-pub fn conversation(body: &Body) -> Result<Conversation, ApiError> {
+pub fn conversation(body: &Body, max_messages: usize) -> Result<Conversation, ApiError> {
     let Some(value) = body.get("messages") else { return Err(missing("messages")) };
-    Ok(Conversation { messages: messages::read(value)?, kwargs: template_variables(body)? })
+    Ok(Conversation {
+        messages: messages::read(value, max_messages)?,
+        kwargs: template_variables(body)?,
+    })
 }
 
 /// The template itself knows which names are taken.
@@ -182,7 +186,7 @@ mod tests {
     use crate::http::testing::DEFAULTS;
 
     fn parse(endpoint: Endpoint, value: Value) -> Result<Request, ApiError> {
-        Request::parse(endpoint, value.to_string().as_bytes(), &DEFAULTS, 1024)
+        Request::parse(endpoint, value.to_string().as_bytes(), &DEFAULTS, 1024, 16)
     }
 
     fn completion(value: Value) -> Result<Request, ApiError> {

@@ -1,7 +1,7 @@
 //! The listener and its routes.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
 use actix_web::body::MessageBody;
@@ -9,13 +9,18 @@ use actix_web::dev::{Server, ServiceRequest, ServiceResponse};
 use actix_web::guard;
 use actix_web::http::ConnectionType;
 use actix_web::http::header::{HeaderName, HeaderValue};
-use actix_web::middleware::{Next, from_fn};
+use actix_web::middleware::{Condition, Next, from_fn};
 use actix_web::web::{self, Data, PathConfig, ServiceConfig};
 use actix_web::{App as Application, HttpRequest, HttpResponse, HttpServer, Resource, Route};
 
+use pocket_config::{Origins, Settings};
+use rustls::ServerConfig;
+
 use super::error::ApiError;
 use super::state::App;
-use super::{connection, inference, info, label, metrics, openapi, requests, tokenize};
+use super::{
+    auth, connection, cors, inference, info, label, metrics, openapi, requests, tls, tokenize,
+};
 
 /// Says on every answer that a flag makes outputs wrong by request, and which.
 const OUTPUTS_WRONG: HeaderName = HeaderName::from_static("x-pocket-outputs-wrong");
@@ -35,37 +40,102 @@ const READ: &str = "GET, HEAD";
 const POST: &str = "POST";
 const DELETE: &str = "DELETE";
 
-/// Takes the address and starts to answer on it, `connections` at a time; more wait until one closes.
-/// Only one address is taken, the first `host` resolves
-/// to, so that a free port (`port` 0) is one port and a port in use is an error, not half a server.
-pub fn listen(
-    host: &str,
-    port: u16,
+/// What is listened on.
+pub enum Place<'a> {
+    /// The first address that a host resolves to, and a port. Only one is taken, so that a free port (0)
+    /// is one port and a port in use is an error, not half a server.
+    Address(&'a str, u16),
+    /// Sockets that listen already.
+    Sockets(Vec<TcpListener>),
+}
+
+/// How clients reach the server.
+#[derive(Clone, Debug)]
+pub struct Front {
+    /// Connections at a time; more wait until one closes.
     connections: usize,
-    app: Data<App>,
-) -> io::Result<(Server, SocketAddr)> {
-    let address = (host, port)
-        .to_socket_addrs()?
-        .next()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))?;
+    /// For HTTPS.
+    tls: Option<ServerConfig>,
+    /// Whose pages may use the API.
+    origins: Option<Origins>,
+}
+
+impl Front {
+    /// As the settings have it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`tls::config`].
+    pub fn of(settings: &Settings, connections: usize) -> anyhow::Result<Self> {
+        let origins = settings.cors_origins.clone();
+        Ok(Self { connections, tls: tls::config(settings)?, origins })
+    }
+}
+
+/// Takes the place and starts to answer there. Also says the address, of several sockets the first one's.
+pub fn listen(place: Place<'_>, front: Front, app: Data<App>) -> io::Result<(Server, SocketAddr)> {
+    let Front { connections, tls, origins } = front;
+    let (encrypted, needs_key) = (tls.is_some(), app.keys.are_needed());
+    let client_time = app.limits.client_time;
     let server = HttpServer::new(move || {
+        let cors = cors::allowing(origins.as_ref(), OUTPUTS_WRONG);
         Application::new()
             .app_data(app.clone())
+            // The last is the outermost: an answer without a key has all marks too.
+            .wrap(from_fn(auth::check))
             .wrap(from_fn(mark))
+            .wrap(Condition::new(origins.is_some(), cors))
             .configure(routes)
             .default_service(web::to(no_route))
     })
-    .on_connect(connection::on_connect)
+    .on_connect(move |connection, data| connection::on_connect(connection, data, client_time))
     .workers(THREADS)
     .max_connections((connections / THREADS).max(1))
     .keep_alive(KEEP_ALIVE)
+    .client_request_timeout(client_time)
     // An event is a small packet; without this it may wait for the last one's acknowledgement.
     .tcp_nodelay(true)
     .shutdown_timeout(FLUSH_LIMIT_S)
-    .disable_signals()
-    .bind(address)?;
-    let address = server.addrs().first().copied().unwrap_or(address);
+    .disable_signals();
+    let no_address = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let server = match place {
+        Place::Address(host, port) => {
+            let address = (host, port).to_socket_addrs()?.next().ok_or_else(no_address)?;
+            match tls {
+                Some(tls) => server.bind_rustls_0_23(address, tls)?,
+                None => server.bind(address)?,
+            }
+        }
+        Place::Sockets(sockets) => {
+            sockets.into_iter().try_fold(server, |server, socket| match tls.clone() {
+                Some(tls) => server.listen_rustls_0_23(socket, tls),
+                None => server.listen(socket),
+            })?
+        }
+    };
+    let addresses = server.addrs();
+    addresses.iter().for_each(|address| warn_if_open(*address, encrypted, needs_key));
+    let address = addresses.first().copied().ok_or_else(no_address)?;
     Ok((server.run(), address))
+}
+
+/// Warns of what is dangerous where others than this machine's users can reach the address.
+fn warn_if_open(address: SocketAddr, encrypted: bool, needs_key: bool) {
+    if address.ip().is_loopback() {
+        return;
+    }
+    if !needs_key {
+        tracing::warn!(
+            reachable = %address,
+            "everybody who reaches this address may ask; set api_key or api_key_file, or listen on \
+             127.0.0.1"
+        );
+    } else if !encrypted {
+        tracing::warn!(
+            reachable = %address,
+            "keys go over the network as they are; set tls_cert and tls_key"
+        );
+    }
 }
 
 /// Every route of the API: path, methods, and who answers.
@@ -165,6 +235,7 @@ mod tests {
         let service = test::init_service(
             Application::new()
                 .app_data(app.clone())
+                .wrap(from_fn(auth::check))
                 .wrap(from_fn(mark))
                 .configure(routes)
                 .default_service(web::to(no_route)),
@@ -175,8 +246,12 @@ mod tests {
         (status, headers, test::read_body_json(response).await)
     }
 
+    fn front() -> Front {
+        Front::of(&Settings::default(), 2).unwrap()
+    }
+
     fn starting() -> Data<App> {
-        Data::new(App::new(1 << 20))
+        Data::new(App::for_tests())
     }
 
     #[actix_web::test]
@@ -294,7 +369,8 @@ mod tests {
     /// HEAD has GET's status and headers, and no body to wait for.
     #[actix_web::test]
     async fn what_can_be_read_answers_head_too() {
-        let (server, address) = listen("127.0.0.1", 0, 2, starting()).unwrap();
+        let (server, address) =
+            listen(Place::Address("127.0.0.1", 0), front(), starting()).unwrap();
         let handle = server.handle();
         actix_web::rt::spawn(server);
         let mut client = TcpStream::connect(address).await.unwrap();
@@ -312,9 +388,11 @@ mod tests {
     async fn a_port_in_use_is_an_error_and_port_0_is_one_port() {
         let held = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = held.local_addr().unwrap().port();
-        let error = listen("127.0.0.1", port, 2, starting()).map(|_| ()).unwrap_err();
+        let error =
+            listen(Place::Address("127.0.0.1", port), front(), starting()).map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-        let (server, address) = listen("127.0.0.1", 0, 2, starting()).unwrap();
+        let (server, address) =
+            listen(Place::Address("127.0.0.1", 0), front(), starting()).unwrap();
         assert_ne!(address.port(), 0);
         let handle = server.handle();
         let running = actix_web::rt::spawn(server);

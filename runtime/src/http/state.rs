@@ -2,12 +2,15 @@
 //! requests are open.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use pocket_actors::EngineHandle;
 use tokio::sync::watch;
 
+use super::auth::Keys;
 use super::error::ApiError;
+use super::limits::Limits;
 use super::prompt::TextSide;
 use super::sampling::SamplingDefaults;
 
@@ -45,12 +48,16 @@ enum Phase {
 
 /// The shared state.
 pub struct App {
-    phase: RwLock<Phase>,
+    phase: watch::Sender<Phase>,
     /// Share of the weights loaded, in thousandths.
     loaded: AtomicU32,
     open: watch::Sender<usize>,
-    /// Largest body of a request, in bytes.
-    pub max_request_bytes: usize,
+    /// How long a request waits for the model; none for one that does not.
+    hold: OnceLock<Duration>,
+    /// What each request may take up.
+    pub limits: Limits,
+    /// Who may ask.
+    pub keys: Keys,
 }
 
 /// Where the server stands, for `/health`.
@@ -78,13 +85,21 @@ impl Drop for OpenRequest {
 
 impl App {
     /// A server whose model is not loaded yet.
-    pub fn new(max_request_bytes: usize) -> Self {
+    pub fn new(limits: Limits, keys: Keys) -> Self {
         Self {
-            phase: RwLock::new(Phase::Starting(None)),
+            phase: watch::Sender::new(Phase::Starting(None)),
             loaded: AtomicU32::new(0),
             open: watch::Sender::new(0),
-            max_request_bytes,
+            hold: OnceLock::new(),
+            limits,
+            keys,
         }
+    }
+
+    /// Limits as they are by default, and no keys.
+    #[cfg(test)]
+    pub fn for_tests() -> Self {
+        Self::new(Limits::of(&Default::default()), Keys::none())
     }
 
     /// The engine has ranks, which load.
@@ -170,16 +185,38 @@ impl App {
         let _ = open.wait_for(|open| *open == 0).await;
     }
 
+    /// Waits until the model is loaded, or the server gives up on that.
+    pub async fn loaded(&self) {
+        let mut phase = self.phase.subscribe();
+        // The sender lives in self, so waiting cannot fail.
+        let _ = phase.wait_for(|phase| !matches!(phase, Phase::Starting(_))).await;
+    }
+
+    /// Lets requests that come while the model loads wait this long for it, instead of refusing them at
+    /// once. Does nothing when called again.
+    pub fn hold_while_loading(&self, limit: Duration) {
+        // A second call would be another start of the same server.
+        let _ = self.hold.set(limit);
+    }
+
+    /// Waits for the model as long as requests may.
+    pub async fn held(&self) {
+        if let Some(limit) = self.hold.get() {
+            // Whether it came or not, admission says.
+            let _ = tokio::time::timeout(*limit, self.loaded()).await;
+        }
+    }
+
     fn loaded_share(&self) -> f64 {
         f64::from(self.loaded.load(Ordering::Relaxed)) / 1000.0
     }
 
     fn phase(&self) -> Phase {
-        self.phase.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.phase.borrow().clone()
     }
 
     fn set(&self, phase: Phase) {
-        *self.phase.write().unwrap_or_else(PoisonError::into_inner) = phase;
+        self.phase.send_replace(phase);
     }
 }
 
@@ -192,7 +229,7 @@ mod tests {
 
     #[test]
     fn no_request_is_admitted_before_the_model_is_there_nor_while_draining() {
-        let app = Arc::new(App::new(1024));
+        let app = Arc::new(App::for_tests());
         app.set_loaded(0.424);
         let refusal = app.admit().map(|_| ()).unwrap_err();
         assert_eq!(refusal.to_string(), "the model is loading, 42 % of its weights are there");
@@ -203,9 +240,24 @@ mod tests {
         assert!(matches!(app.stage(), Stage::Draining(None)));
     }
 
+    #[actix_web::test(start_paused = true)]
+    async fn a_held_request_waits_for_the_model_within_its_limit() {
+        let app = Arc::new(App::for_tests());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(std::pin::pin!(app.held()).poll(&mut context).is_ready(), "nobody said to hold");
+        app.hold_while_loading(Duration::from_secs(9));
+        app.held().await;
+        assert!(matches!(app.stage(), Stage::Starting(..)), "its limit has passed");
+        let mut held = std::pin::pin!(app.held());
+        assert!(held.as_mut().poll(&mut context).is_pending());
+        app.set_draining();
+        held.await;
+        app.loaded().await;
+    }
+
     #[actix_web::test]
     async fn idle_waits_for_the_last_open_request() {
-        let app = Arc::new(App::new(1024));
+        let app = Arc::new(App::for_tests());
         app.idle().await;
         app.open.send_modify(|open| *open += 1);
         let request = OpenRequest { app: Arc::clone(&app) };

@@ -9,7 +9,7 @@ use actix_web::web::{self, Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use serde_json::{Map, Value, json};
 
-use super::body::{Body, kind, wrong};
+use super::body::{self, Body, kind, wrong};
 use super::error::ApiError;
 use super::fields::{self, Endpoint};
 use super::inference::json_body;
@@ -56,7 +56,9 @@ pub async fn tokenize(
     app: Data<App>,
     payload: Payload,
 ) -> Result<HttpResponse, ApiError> {
-    answer(request, app.into_inner(), payload, tokens_of).await
+    let max_messages = app.limits.messages;
+    let work = move |body: &[u8], model: &ServedModel| tokens_of(body, model, max_messages);
+    answer(request, app.into_inner(), payload, work).await
 }
 
 /// `POST /detokenize`.
@@ -72,10 +74,10 @@ async fn answer(
     request: HttpRequest,
     app: Arc<App>,
     payload: Payload,
-    work: fn(&[u8], &ServedModel) -> Result<Value, ApiError>,
+    work: impl FnOnce(&[u8], &ServedModel) -> Result<Value, ApiError> + Send + 'static,
 ) -> Result<HttpResponse, ApiError> {
     let (serving, _open) = app.admit()?;
-    let body = json_body(&request, payload, app.max_request_bytes).await?;
+    let body = json_body(&request, payload, &app.limits).await?;
     // A long text takes a while; the server's threads have other clients to serve.
     let answer = web::block(move || work(&body, &serving.model))
         .await
@@ -83,10 +85,10 @@ async fn answer(
     Ok(HttpResponse::Ok().json(answer))
 }
 
-fn tokens_of(body: &[u8], model: &ServedModel) -> Result<Value, ApiError> {
+fn tokens_of(body: &[u8], model: &ServedModel, max_messages: usize) -> Result<Value, ApiError> {
     let given = Given::parse("/tokenize", TOKENIZE, body)?;
     given.check_model(&model.name)?;
-    let asked = Asked::read(&given)?;
+    let asked = Asked::read(&given, max_messages)?;
     let text = &model.text;
     let (what, source, special) = match asked.source {
         Source::Prompt(prompt) => ("prompt", prompt, true),
@@ -139,7 +141,7 @@ enum Source {
 }
 
 impl Asked {
-    fn read(given: &Given) -> Result<Self, ApiError> {
+    fn read(given: &Given, max_messages: usize) -> Result<Self, ApiError> {
         let generation_prompt = given.boolean("add_generation_prompt")?;
         let source = match (given.text("prompt")?, given.get("messages")) {
             (Some(_), Some(_)) => {
@@ -156,7 +158,7 @@ impl Asked {
                 Source::Prompt(prompt.to_owned())
             }
             (None, Some(_)) => {
-                Source::Chat(given.conversation()?, generation_prompt.unwrap_or(true))
+                Source::Chat(given.conversation(max_messages)?, generation_prompt.unwrap_or(true))
             }
         };
         Ok(Self {
@@ -172,10 +174,7 @@ struct Given(Map<String, Value>);
 
 impl Given {
     fn parse(path: &str, known: &[Member], bytes: &[u8]) -> Result<Self, ApiError> {
-        let value: Value = serde_json::from_slice(bytes).map_err(|error| {
-            ApiError::invalid(format!("the body is not valid JSON: {error}"))
-                .with_code("invalid_json")
-        })?;
+        let value = body::json(bytes)?;
         let Value::Object(mut fields) = value else {
             return Err(ApiError::invalid(format!(
                 "the body must be a JSON object, not {}",
@@ -218,13 +217,14 @@ impl Given {
     }
 
     /// Read as the body of a chat, by the same rules.
-    fn conversation(&self) -> Result<Conversation, ApiError> {
+    fn conversation(&self, max_messages: usize) -> Result<Conversation, ApiError> {
         let fields = ["messages", "chat_template_kwargs"];
         let chat: Map<String, Value> = fields
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), self.get(name)?.clone())))
             .collect();
-        conversation(&Body::parse(Endpoint::Chat, Value::Object(chat).to_string().as_bytes())?)
+        let chat = Value::Object(chat).to_string();
+        conversation(&Body::parse(Endpoint::Chat, chat.as_bytes())?, max_messages)
     }
 }
 
@@ -261,7 +261,7 @@ mod tests {
     }
 
     fn tokenize(body: Value) -> Result<Value, ApiError> {
-        tokens_of(body.to_string().as_bytes(), &model())
+        tokens_of(body.to_string().as_bytes(), &model(), 16)
     }
 
     fn detokenize(body: Value) -> Result<Value, ApiError> {
@@ -281,7 +281,7 @@ mod tests {
         let answer =
             tokenize(json!({"messages": messages, "chat_template_kwargs": kwargs})).unwrap();
         let conversation = Conversation {
-            messages: messages::read(&messages).unwrap(),
+            messages: messages::read(&messages, 16).unwrap(),
             kwargs: kwargs.as_object().unwrap().clone(),
         };
         let chat = model().text.tokenize("the prompt", &Prompt::Messages(conversation)).unwrap();

@@ -21,7 +21,7 @@ fn model() -> ServedModel {
 
 fn prepared(given: Option<&str>, body: Value) -> Result<Prepared, ApiError> {
     let names = Names { id: "cmpl-1".into(), given: given.map(str::to_string) };
-    prepare(Endpoint::Completions, names, body.to_string().as_bytes(), &model())
+    prepare(Endpoint::Completions, names, body.to_string().as_bytes(), &model(), 16)
 }
 
 fn refusal(body: Value) -> String {

@@ -51,9 +51,12 @@ const fn error(status: u16, about: &'static str) -> Outcome {
     Outcome { status, about, bodies: &[Body::Json("Error")] }
 }
 
+/// Of every route that needs a key.
+pub const NO_KEY: Outcome = error(401, "the server has API keys and was shown none of them");
 const INVALID: Outcome = error(400, "the request is wrong; the message says what is allowed");
 const NO_MODEL: Outcome = error(404, "the model asked for is not served");
 const NO_REQUEST: Outcome = error(404, "there is no live request of this name");
+const TOO_SLOW: Outcome = error(408, "the body did not come within client_timeout");
 const TOO_LARGE: Outcome = error(413, "the body is larger than max_request_bytes");
 const NOT_JSON: Outcome = error(415, "the body is not declared as application/json");
 const QUEUE_FULL: Outcome = error(429, "as many requests wait as may (max_queue); try again later");
@@ -89,6 +92,7 @@ pub const OPERATIONS: &[Operation] = &[
             ok("the answer", &[Body::Json("ChatAnswer"), Body::Events("ChatChunk")]),
             INVALID,
             NO_MODEL,
+            TOO_SLOW,
             TOO_LARGE,
             NOT_JSON,
             QUEUE_FULL,
@@ -109,6 +113,7 @@ pub const OPERATIONS: &[Operation] = &[
             ok("the answer", &[Body::Json("CompletionAnswer"), Body::Events("CompletionChunk")]),
             INVALID,
             NO_MODEL,
+            TOO_SLOW,
             TOO_LARGE,
             NOT_JSON,
             QUEUE_FULL,
@@ -156,6 +161,7 @@ pub const OPERATIONS: &[Operation] = &[
             ok("the tokens", &[Body::Json("Tokens")]),
             INVALID,
             NO_MODEL,
+            TOO_SLOW,
             TOO_LARGE,
             NOT_JSON,
             FAILED,
@@ -172,6 +178,7 @@ pub const OPERATIONS: &[Operation] = &[
             ok("the text", &[Body::Json("Text")]),
             INVALID,
             NO_MODEL,
+            TOO_SLOW,
             TOO_LARGE,
             NOT_JSON,
             FAILED,
