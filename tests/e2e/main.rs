@@ -30,3 +30,4 @@ mod http_templates;
 mod http_text;
 mod memory_limits;
 mod reference;
+mod systemd;
