@@ -240,7 +240,7 @@ mod tests {
         assert!(matches!(app.stage(), Stage::Draining(None)));
     }
 
-    #[actix_web::test(start_paused = true)]
+    #[tokio::test(start_paused = true)]
     async fn a_held_request_waits_for_the_model_within_its_limit() {
         let app = Arc::new(App::for_tests());
         let mut context = Context::from_waker(Waker::noop());
