@@ -30,4 +30,5 @@ mod http_templates;
 mod http_text;
 mod memory_limits;
 mod reference;
+mod security;
 mod systemd;
