@@ -7,6 +7,7 @@ use pocket_actors::EngineHandle;
 use pocket_config::{FLAGS, Flag, SETTINGS, Settings, Sources};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::http::Keys;
 use crate::logging::FilterHandle;
 use crate::systemd;
 
@@ -40,12 +41,18 @@ impl Reload {
     }
 
     /// Does it. The log filter and the flags that may change while running become what the
-    /// configuration says now, whatever operators have made of them; a configuration that is refused
-    /// changes nothing.
-    pub async fn run(&self, engine: &EngineHandle) {
+    /// configuration says now, whatever operators have made of them, and the file of API keys is read
+    /// again; a configuration that is refused changes nothing.
+    pub async fn run(&self, engine: &EngineHandle, keys: &Keys) {
         systemd::reloading();
         match Settings::load(&self.sources) {
-            Ok(new) => self.apply(&new, engine).await,
+            Ok(new) => {
+                self.apply(&new, engine).await;
+                match keys.reload() {
+                    Ok(keys) => tracing::info!(keys, "API keys reloaded"),
+                    Err(error) => tracing::error!("the API keys stay as they were: {error:#}"),
+                }
+            }
             Err(error) => tracing::error!("the configuration is not reloaded: {error}"),
         }
         systemd::reloaded();

@@ -88,7 +88,7 @@ async fn serve(
     let reloading = async {
         loop {
             reload.asked().await;
-            reload.run(&handle).await;
+            reload.run(&handle, &app.keys).await;
         }
     };
     tokio::select! {
