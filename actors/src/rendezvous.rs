@@ -146,7 +146,7 @@ impl Handler<TakeCensus> for Rendezvous {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use pocket_collectives::{ProgressSink, RankPort};
@@ -154,6 +154,19 @@ mod tests {
     use super::*;
 
     const DEADLINE: Duration = Duration::from_secs(60);
+
+    /// Ends the actor, as a panic would.
+    #[derive(Debug, Message)]
+    #[rtype(result = "()")]
+    pub(crate) struct Vanish;
+
+    impl Handler<Vanish> for Rendezvous {
+        type Result = ();
+
+        fn handle(&mut self, _: Vanish, ctx: &mut Self::Context) {
+            ctx.stop();
+        }
+    }
 
     fn spec(epoch: u64, world: usize) -> SegmentSpec {
         SegmentSpec { world, epoch, run_id: uuid::Uuid::new_v4().simple().to_string() }

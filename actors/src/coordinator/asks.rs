@@ -164,26 +164,15 @@ impl Coordinator {
 
     fn begin(&mut self, prepared: Prepared, ctx: &mut Context<Self>) -> RequestKey {
         let Prepared { id, label, n, work, prompt, outputs, chunk, timeout } = prepared;
-        let key = self.requests.new_key();
-        let request = Request::new(id, label, work, prompt.len(), Instant::now());
+        let (key, now) = (self.requests.new_key(), Instant::now());
+        let request = Request::new(id, label, work, prompt.len(), timeout, now);
+        let deadline = request.deadline();
         self.requests.insert(key, request);
         self.scheduler.enqueue(Sequence::new(key, prompt, outputs, chunk).answers(n));
-        if let Some(timeout) = timeout {
-            ctx.run_later(timeout, move |coordinator, ctx| coordinator.expire(key, timeout, ctx));
+        if let Some(deadline) = deadline {
+            self.set_deadline(key, deadline, ctx);
         }
         key
-    }
-
-    /// The deadline of a request has passed, by this process's clock and nobody else's.
-    fn expire(&mut self, key: RequestKey, timeout: Duration, ctx: &mut Context<Self>) {
-        if self.requests.get(key).is_none() {
-            return;
-        }
-        self.end(key, Outcome::DeadlineExceeded, |request, id| {
-            tracing::info!(id, ?timeout, "not done by its deadline");
-            request.fail(RequestError::DeadlineExceeded(timeout));
-        });
-        self.after_an_end(ctx);
     }
 }
 

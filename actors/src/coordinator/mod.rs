@@ -9,6 +9,7 @@
 mod answer;
 mod asks;
 mod control;
+mod deadlines;
 mod failure;
 mod merge;
 mod plan;
@@ -42,6 +43,7 @@ use crate::messages::Assignment;
 use crate::metrics::Metrics;
 use crate::rank_link::{LinkCommand, LinkEvent};
 use crate::rendezvous::{Open, Opened, Rendezvous};
+use deadlines::Deadlines;
 use plan::{CallCosts, Scheduler};
 use ranks::{Group, RankView};
 pub(crate) use recovery::RestartLimit;
@@ -105,6 +107,7 @@ pub(crate) struct Coordinator {
     scheduler: Scheduler,
     costs: CallCosts,
     requests: Requests,
+    deadlines: Deadlines,
     step: Option<StepUnderWay>,
     restarts: Restarts,
     recovery: Option<Recovery>,
@@ -139,6 +142,7 @@ impl Coordinator {
             group: None,
             sampling: None,
             requests: Requests::default(),
+            deadlines: Deadlines::default(),
             step: None,
             restarts: Restarts::default(),
             recovery: None,
@@ -153,6 +157,8 @@ impl Coordinator {
     /// a failed one starts the same way.
     fn begin_epoch(&mut self, ctx: &mut Context<Self>) {
         self.epoch += 1;
+        // The last group is gone; what happens from here on is no news of it.
+        self.group = None;
         let spec = SegmentSpec {
             world: self.options.world,
             epoch: self.epoch,

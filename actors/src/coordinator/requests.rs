@@ -97,6 +97,7 @@ pub(crate) struct Request {
     /// What it is for.
     pub work: Work,
     arrived: Instant,
+    timeout: Option<Duration>,
     first_call: Option<Instant>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
@@ -125,6 +126,7 @@ impl Request {
         label: Option<String>,
         work: Work,
         prompt_tokens: usize,
+        timeout: Option<Duration>,
         now: Instant,
     ) -> Self {
         Self {
@@ -132,6 +134,7 @@ impl Request {
             label,
             work,
             arrived: now,
+            timeout,
             first_call: None,
             first_token: None,
             last_token: None,
@@ -146,6 +149,17 @@ impl Request {
     /// A step that carries some of it goes out. Whether it is the first.
     pub fn call_begins(&mut self, now: Instant) -> bool {
         self.first_call.replace(self.first_call.unwrap_or(now)).is_none()
+    }
+
+    /// How long it may take.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// When it must be done.
+    pub fn deadline(&self) -> Option<Instant> {
+        // One beyond the clock's range never comes.
+        self.arrived.checked_add(self.timeout?)
     }
 
     /// Tokens of its prompt.

@@ -174,6 +174,9 @@ impl Coordinator {
     ) {
         self.scheduler.release_request(key);
         let Some(request) = self.requests.remove(key) else { return };
+        if let Some(deadline) = request.deadline() {
+            self.deadlines.remove(deadline, key);
+        }
         self.metrics.left(outcome);
         let id = request.id.clone();
         if self.options.flags.all_reduce_stats() {

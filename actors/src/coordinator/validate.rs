@@ -35,15 +35,14 @@ pub(crate) fn generate(request: &GenerateRequest, bounds: &Bounds) -> Result<usi
     }
     request.sampling.validate().map_err(|error| RequestError::Invalid(error.to_string()))?;
     check_numbers(request)?;
-    let biased = request.sampling.logit_bias.keys().copied();
-    for (what, ids) in [
-        ("logit_bias", biased.collect::<Vec<u32>>()),
-        ("stop_token_ids", request.stop_token_ids.clone()),
-    ] {
-        if let Some(id) = ids.iter().find(|id| **id as usize >= bounds.vocab_size) {
-            let last = bounds.vocab_size - 1;
-            return invalid(format!("{what} names token {id}; token ids go from 0 to {last}"));
-        }
+    request
+        .sampling
+        .validate_ids(bounds.vocab_size)
+        .map_err(|error| RequestError::Invalid(error.to_string()))?;
+    let unknown = |id: &&u32| **id as usize >= bounds.vocab_size;
+    if let Some(id) = request.stop_token_ids.iter().find(unknown) {
+        let last = bounds.vocab_size - 1;
+        return invalid(format!("stop_token_ids names token {id}; token ids go from 0 to {last}"));
     }
     let room = context - prompt;
     let most = match request.max_tokens {
@@ -236,7 +235,7 @@ mod tests {
         );
         assert_eq!(
             with(&|r| r.sampling.logit_bias = [(700, 1.0)].into()),
-            Err("logit_bias names token 700; token ids go from 0 to 639".into())
+            Err("a token of logit_bias is 700; it must be below 640".into())
         );
         assert_eq!(
             with(&|r| r.sampling.min_tokens = 41),

@@ -173,7 +173,10 @@ impl Scheduler {
             for key in decoding {
                 self.add(key, 1, &mut planned);
             }
-            let most = merging.prompts(&self.rows_missing(), self.budget);
+            let most = match missing.is_empty() {
+                true => 0,
+                false => merging.prompts(&self.rows_missing(), self.budget),
+            };
             for (index, key) in missing.into_iter().enumerate().take(most) {
                 let rows = if index == 0 { self.budget } else { merging.rows(self.budget) };
                 self.add(key, rows.saturating_sub(planned.prefill_rows), &mut planned);

@@ -59,6 +59,7 @@ impl Handler<LinkCommand> for FakeLink {
 
 struct Rig {
     coordinator: Addr<Coordinator>,
+    rendezvous: Addr<Rendezvous>,
     commands: UnboundedReceiver<(usize, LinkCommand)>,
     assignments: UnboundedReceiver<Assignment>,
     epoch: u64,
@@ -109,12 +110,13 @@ async fn starting(options: EngineOptions) -> Rig {
     let arbiter = Arbiter::current();
     let metrics = Metrics::new(&options.model_name, world, &options.flags).unwrap();
     let metrics = Arc::new(metrics);
+    let rendezvous = Rendezvous::default().start();
     let setup = Setup {
         metrics: Arc::clone(&metrics),
         facts: Arc::new(Facts::gather(&options).unwrap()),
         options,
         run_id: uuid::Uuid::new_v4().simple().to_string(),
-        rendezvous: Rendezvous::default().start(),
+        rendezvous: rendezvous.clone(),
         launch: Box::new(move |assignment, _, coordinator| {
             let (rank, epoch) = (assignment.rank, assignment.epoch);
             assigned.send(assignment).unwrap();
@@ -139,6 +141,7 @@ async fn starting(options: EngineOptions) -> Rig {
     let ports = attach(&mut assignments, world, 1).await;
     Rig {
         coordinator,
+        rendezvous,
         commands,
         assignments,
         epoch: 1,

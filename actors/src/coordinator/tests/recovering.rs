@@ -89,3 +89,21 @@ async fn an_engine_that_drains_recovers_to_finish_its_requests() {
     assert_eq!(drain(&mut events).await.0, [8]);
     rig.over.await.unwrap().unwrap();
 }
+
+/// A new group that cannot begin ends the engine, and is no wait without an end.
+#[actix::test]
+async fn a_new_group_that_cannot_begin_ends_everything() {
+    let mut rig = serving(restarting(3)).await;
+    let (_, mut events) = rig.submit(request("a", 5, 4)).await.unwrap();
+    rig.step().await;
+    // The keeper of the segment goes away with the ranks.
+    rig.rendezvous.do_send(crate::rendezvous::tests::Vanish);
+    rig.tell(0, News::Ended { how: "exited with code 1".to_string(), clean: false }).await;
+    let (_, last) = drain(&mut events).await;
+    let Event::Failed(error) = last else { panic!("{last:?}") };
+    assert!(
+        error.to_string().contains("the actor that keeps the shared segment is gone"),
+        "{error}"
+    );
+    assert!(rig.failed.borrow().is_some());
+}

@@ -10,6 +10,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::header::Header;
 use crate::DeviceError;
+use crate::cpu::mapping::HUGE_PAGE;
 
 /// Memory for one rank's packed weights, in the process that made it; see [`super`].
 ///
@@ -25,6 +26,8 @@ impl WeightStore {
     /// Makes an empty store of `bytes`, see [`weight_store_bytes`](super::weight_store_bytes), for the
     /// weights that `identity` stands for. It takes no memory but the header's until a rank packs.
     pub fn create(bytes: u64, identity: [u8; 32]) -> Result<WeightStore, DeviceError> {
+        // A mapping goes on to the end of a huge page; the file must not end before it.
+        let bytes = bytes.checked_next_multiple_of(HUGE_PAGE as u64).unwrap_or(u64::MAX);
         let make = || -> io::Result<File> {
             let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
             let file = File::from(memfd_create("pocketd-weights", flags)?);
