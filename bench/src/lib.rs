@@ -1,0 +1,1 @@
+//! What a benchmark of a serving daemon is made of: load, samples, fits, records and reports.
