@@ -1,1 +1,12 @@
 //! What a benchmark of a serving daemon is made of: load, samples, fits, records and reports.
+//!
+//! - [`stats`]: summaries, least squares with errors and influence, intervals, ratios;
+//! - [`law`]: the cost of a prefill as calls, tokens and a constant, and what follows from it;
+//! - [`record`]: `record.json`, with what is needed to judge and to repeat a measurement.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod law;
+pub mod record;
+pub mod stats;

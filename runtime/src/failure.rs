@@ -1,4 +1,5 @@
-//! Which failures are whose fault: exit code 2 for what was asked, 1 for what happened.
+//! Which failures are whose fault: exit code 2 for what was asked, 1 for what happened, 3 for what was
+//! measured and cannot be believed.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -7,6 +8,7 @@ use std::process::ExitCode;
 use nix::sys::signal::Signal;
 use pocket_actors::EngineError;
 use pocket_actors::api::RequestError;
+use pocket_bench::record::{INVALID_EXIT_CODE, InvalidRecord};
 use pocket_config::ConfigError;
 use pocket_model::ModelError;
 use pocket_model::hub::HubError;
@@ -47,7 +49,7 @@ impl std::error::Error for Interrupted {}
 pub fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else { return ExitCode::SUCCESS };
     let code = code_of(&error);
-    if let Code::Failure | Code::BadInput = code {
+    if let Code::Failure | Code::BadInput | Code::InvalidRecord = code {
         // Nobody may be reading standard error either.
         let _ = writeln!(io::stderr(), "pocketd: {}", one_line(&format!("{error:#}")));
     }
@@ -63,6 +65,8 @@ enum Code {
     Failure,
     /// What was asked for cannot be.
     BadInput,
+    /// A measurement was made, and cannot be believed.
+    InvalidRecord,
     /// A signal ended it.
     Interrupted(i32),
 }
@@ -73,6 +77,7 @@ impl Code {
             Code::BrokenPipe => 0,
             Code::Failure => 1,
             Code::BadInput => 2,
+            Code::InvalidRecord => INVALID_EXIT_CODE,
             // As shells have it; signals are counted to 64.
             Code::Interrupted(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
         }
@@ -84,6 +89,8 @@ fn code_of(error: &anyhow::Error) -> Code {
         Code::BrokenPipe
     } else if let Some(Interrupted(signal)) = error.downcast_ref() {
         Code::Interrupted(*signal)
+    } else if error.is::<InvalidRecord>() {
+        Code::InvalidRecord
     } else if is_bad_input(error) {
         Code::BadInput
     } else {
@@ -161,6 +168,13 @@ mod tests {
         assert_eq!(Code::BadInput.number(), 2);
         assert_eq!(code(io::Error::from(io::ErrorKind::BrokenPipe).into()), Code::BrokenPipe);
         assert_eq!(code(io::Error::from(io::ErrorKind::NotFound).into()), Code::Failure);
+    }
+
+    #[test]
+    fn an_invalid_record_is_neither_a_failure_nor_a_mistake() {
+        let reasons = vec![pocket_bench::record::Invalid::PrefixCacheServed { tokens: 1 }];
+        let code = code_of(&InvalidRecord { reasons }.into());
+        assert_eq!((code, code.number()), (Code::InvalidRecord, 3));
     }
 
     fn no_memory() -> ModelError {

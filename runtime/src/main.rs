@@ -2,7 +2,7 @@
 //!
 //! `main` reads the command line, the settings (without touching anything but their file), and starts
 //! logging; the command does the rest. Exit codes: 0 success, 1 something failed while running, 2 bad
-//! usage or bad input, 128 + n ended by signal n (130 for Ctrl-C).
+//! usage or bad input, 3 a benchmark's record is INVALID, 128 + n ended by signal n (130 for Ctrl-C).
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use cli::{Bench, Cli, Command};
+use cli::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -45,10 +45,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Score(args) => commands::score::run(&settings, args),
         Command::Inspect(args) => commands::inspect::run(&settings, &args),
         Command::Flags(args) => commands::flags::run(&settings, &args),
-        Command::Bench(args) => match args.what {
-            Bench::Roofline(args) => commands::bench::roofline::run(&settings, &args),
-            Bench::Wave(args) => commands::bench::wave::run(&settings, &args),
-        },
+        Command::Bench(args) => commands::bench::run(&settings, &args.what),
         Command::Rank => anyhow::bail!("a rank has no settings"),
     }
 }

@@ -3,6 +3,7 @@
 //! Commands and their own options are declared here; everything that is a setting comes from the table
 //! in `pocket-config` (see [`settings`]), so the two cannot disagree.
 
+mod bench;
 mod ctl;
 mod settings;
 mod usage;
@@ -13,8 +14,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use pocket_config::Sources;
 
+pub use bench::{Bench, BenchArgs, RooflineArgs, WaveArgs};
 pub use ctl::{Ctl, CtlArgs, CtlTarget, StatusArgs};
-pub use settings::{BenchScope, FlagsScope, InspectScope, OneShotScope, ServeScope, SettingArgs};
+pub use settings::{FlagsScope, InspectScope, OneShotScope, ServeScope, SettingArgs};
 pub use usage::report;
 pub use values::TokenIds;
 
@@ -59,8 +61,7 @@ impl Command {
             Command::Inspect(args) => args.settings.sources(),
             Command::Ctl(args) => args.settings.sources(),
             Command::Flags(args) => args.settings.sources(),
-            Command::Bench(BenchArgs { what: Bench::Roofline(args) }) => args.settings.sources(),
-            Command::Bench(BenchArgs { what: Bench::Wave(args) }) => args.settings.sources(),
+            Command::Bench(args) => args.what.sources(),
             Command::Rank => Sources::of_process(None, Vec::new()),
         }
     }
@@ -188,81 +189,6 @@ pub struct FlagsArgs {
     /// Settings.
     #[command(flatten)]
     pub settings: SettingArgs<FlagsScope>,
-}
-
-/// Options of `bench`.
-#[derive(Debug, Args)]
-pub struct BenchArgs {
-    /// What to measure.
-    #[command(subcommand)]
-    pub what: Bench,
-}
-
-/// What to measure.
-#[derive(Debug, Subcommand)]
-pub enum Bench {
-    /// Calls of one, few and many rows against the machine's bandwidth and arithmetic peak
-    Roofline(RooflineArgs),
-    /// A wave of requests merged into one call, cut by the scheduler, and one call each
-    Wave(WaveArgs),
-}
-
-/// Options of `bench roofline`.
-#[derive(Debug, Args)]
-pub struct RooflineArgs {
-    /// Tokens of the measured prefill
-    #[arg(long, value_name = "N", default_value = "512", value_parser = values::positive)]
-    pub prompt_tokens: usize,
-    /// Tokens of the measured decode
-    #[arg(long, value_name = "N", default_value = "32", value_parser = values::positive)]
-    pub decode_tokens: usize,
-    /// Requests that decode together in the measured crowd
-    #[arg(long, value_name = "N", default_value = "16", value_parser = values::positive)]
-    pub decode_requests: usize,
-    /// Tokens of the measured short prefill
-    #[arg(long, value_name = "N", default_value = "8", value_parser = values::positive)]
-    pub few_rows: usize,
-    /// Measured rounds, after one that is not
-    #[arg(long, value_name = "N", default_value = "3", value_parser = values::positive)]
-    pub repeats: usize,
-    /// Seconds each limit is measured, before the engine and again after it
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = values::seconds)]
-    pub limit_seconds: f64,
-    /// Fail (exit code 1) below this share of the read bandwidth
-    #[arg(long, value_name = "SHARE", value_parser = values::share)]
-    pub min_decode_share: Option<f64>,
-    /// Fail (exit code 1) when the crowd's decode is below this share of the arithmetic peak
-    #[arg(long, value_name = "SHARE", value_parser = values::share)]
-    pub min_crowd_share: Option<f64>,
-    /// Fail (exit code 1) below this share of the arithmetic peak
-    #[arg(long, value_name = "SHARE", value_parser = values::share)]
-    pub min_prefill_share: Option<f64>,
-    /// Print one JSON object instead of a table
-    #[arg(long)]
-    pub json: bool,
-    /// Settings.
-    #[command(flatten)]
-    pub settings: SettingArgs<BenchScope>,
-}
-
-/// Options of `bench wave`.
-#[derive(Debug, Args)]
-pub struct WaveArgs {
-    /// Prompts offered at once
-    #[arg(long, value_name = "N", default_value = "16", value_parser = values::positive)]
-    pub requests: usize,
-    /// Tokens of each prompt; several lengths are measured one after the other
-    #[arg(long, value_name = "N,...", default_value = "8,32,128", value_parser = values::counts)]
-    pub prompt_tokens: values::Counts,
-    /// Measured rounds, after one that is not
-    #[arg(long, value_name = "N", default_value = "5", value_parser = values::positive)]
-    pub rounds: usize,
-    /// Print one JSON object instead of tables
-    #[arg(long)]
-    pub json: bool,
-    /// Settings.
-    #[command(flatten)]
-    pub settings: SettingArgs<BenchScope>,
 }
 
 #[cfg(test)]

@@ -1,6 +1,18 @@
 //! `pocketd bench`: measurements of this machine and this engine.
 
 mod prompts;
-pub mod roofline;
-pub mod wave;
+mod roofline;
+mod wave;
 mod work;
+
+use pocket_config::Settings;
+
+use crate::cli::Bench;
+
+/// Runs the measurement that was asked for.
+pub fn run(settings: &Settings, what: &Bench) -> anyhow::Result<()> {
+    match what {
+        Bench::Roofline(args) => roofline::run(settings, args),
+        Bench::Wave(args) => wave::run(settings, args),
+    }
+}

@@ -1,0 +1,92 @@
+//! Options of `bench`.
+
+use clap::{Args, Subcommand};
+use pocket_config::Sources;
+
+use super::settings::{BenchScope, SettingArgs};
+use super::values;
+
+/// Options of `bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// What to measure.
+    #[command(subcommand)]
+    pub what: Bench,
+}
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Calls of one, few and many rows against the machine's bandwidth and arithmetic peak
+    Roofline(RooflineArgs),
+    /// A wave of requests merged into one call, cut by the scheduler, and one call each
+    Wave(WaveArgs),
+}
+
+impl Bench {
+    /// Where this command's settings come from.
+    pub fn sources(&self) -> Sources {
+        match self {
+            Bench::Roofline(args) => args.settings.sources(),
+            Bench::Wave(args) => args.settings.sources(),
+        }
+    }
+}
+
+/// Options of `bench roofline`.
+#[derive(Debug, Args)]
+pub struct RooflineArgs {
+    /// Tokens of the measured prefill
+    #[arg(long, value_name = "N", default_value = "512", value_parser = values::positive)]
+    pub prompt_tokens: usize,
+    /// Tokens of the measured decode
+    #[arg(long, value_name = "N", default_value = "32", value_parser = values::positive)]
+    pub decode_tokens: usize,
+    /// Requests that decode together in the measured crowd
+    #[arg(long, value_name = "N", default_value = "16", value_parser = values::positive)]
+    pub decode_requests: usize,
+    /// Tokens of the measured short prefill
+    #[arg(long, value_name = "N", default_value = "8", value_parser = values::positive)]
+    pub few_rows: usize,
+    /// Measured rounds, after one that is not
+    #[arg(long, value_name = "N", default_value = "3", value_parser = values::positive)]
+    pub repeats: usize,
+    /// Seconds each limit is measured, before the engine and again after it
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = values::seconds)]
+    pub limit_seconds: f64,
+    /// Fail (exit code 1) below this share of the read bandwidth
+    #[arg(long, value_name = "SHARE", value_parser = values::share)]
+    pub min_decode_share: Option<f64>,
+    /// Fail (exit code 1) when the crowd's decode is below this share of the arithmetic peak
+    #[arg(long, value_name = "SHARE", value_parser = values::share)]
+    pub min_crowd_share: Option<f64>,
+    /// Fail (exit code 1) below this share of the arithmetic peak
+    #[arg(long, value_name = "SHARE", value_parser = values::share)]
+    pub min_prefill_share: Option<f64>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: SettingArgs<BenchScope>,
+}
+
+/// Options of `bench wave`.
+#[derive(Debug, Args)]
+pub struct WaveArgs {
+    /// Prompts offered at once
+    #[arg(long, value_name = "N", default_value = "16", value_parser = values::positive)]
+    pub requests: usize,
+    /// Tokens of each prompt; several lengths are measured one after the other
+    #[arg(long, value_name = "N,...", default_value = "8,32,128", value_parser = values::counts)]
+    pub prompt_tokens: values::Counts,
+    /// Measured rounds, after one that is not
+    #[arg(long, value_name = "N", default_value = "5", value_parser = values::positive)]
+    pub rounds: usize,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    pub json: bool,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: SettingArgs<BenchScope>,
+}
