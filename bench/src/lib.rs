@@ -2,11 +2,13 @@
 //!
 //! - [`stats`]: summaries, least squares with errors and influence, intervals, ratios;
 //! - [`law`]: the cost of a prefill as calls, tokens and a constant, and what follows from it;
-//! - [`record`]: `record.json`, with what is needed to judge and to repeat a measurement.
+//! - [`record`]: `record.json`, with what is needed to judge and to repeat a measurement;
+//! - [`report`]: pages, Markdown and text, with plots.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod law;
 pub mod record;
+pub mod report;
 pub mod stats;
