@@ -56,6 +56,9 @@ pub struct EngineOptions {
     pub stall_timeout: Duration,
     /// Longest time from spawn to a loaded rank.
     pub load_timeout: Duration,
+    /// Ranks that have had nothing to do for this long are tested by a forward call of one token, and so
+    /// are new ones before they serve; never, if there is none.
+    pub self_test_interval: Option<Duration>,
     /// Requests that may wait for a slot; more are refused.
     pub max_queue: usize,
     /// Times the ranks are started again after a failure, within [`EngineOptions::restart_window`].
@@ -280,6 +283,9 @@ pub enum RequestError {
     /// Somebody cancelled it.
     #[error("the request was cancelled before its answer was complete")]
     Cancelled,
+    /// Its client does not read.
+    #[error("the client does not read its answer: {0} events wait for it")]
+    Unread(usize),
     /// The engine is starting, draining or has failed: HTTP 503.
     #[error("{0}")]
     Unavailable(String),
@@ -369,6 +375,17 @@ pub struct CallCost {
     pub row_us: f64,
 }
 
+/// The self-tests of an idle engine.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SelfTestStatus {
+    /// How many were passed; one that is not ends the ranks.
+    pub passed: u64,
+    /// Seconds since the last one.
+    pub age_s: f64,
+    /// What it took, milliseconds.
+    pub took_ms: f64,
+}
+
 /// The engine as seen by the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineStatus {
@@ -379,8 +396,12 @@ pub struct EngineStatus {
     pub epoch: u64,
     /// Times the ranks were started again.
     pub restarts: u64,
-    /// Forward calls so far.
+    /// Forward calls so far, self-tests not among them.
     pub forward_passes: u64,
+    /// Seconds since the last completed forward call, self-tests among them.
+    pub last_step_age_s: Option<f64>,
+    /// The last self-test.
+    pub last_self_test: Option<SelfTestStatus>,
     /// Sequences being computed; each of a request's `n` answers is one.
     pub running: usize,
     /// Sequences waiting for a slot or for memory.

@@ -172,7 +172,8 @@ fn run(
     aborted: oneshot::Receiver<()>,
 ) -> Result<(), EngineError> {
     let prepared = Facts::gather(&options).and_then(|facts| {
-        let metrics = Metrics::new(&options.model_name, options.world, &options.flags)?;
+        let EngineOptions { model_name, world, flags, request_timeout, .. } = &options;
+        let metrics = Metrics::new(model_name, *world, flags, *request_timeout)?;
         Ok((Arc::new(facts), Arc::new(metrics)))
     });
     let (facts, metrics) = match prepared {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use actix::prelude::*;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 
 use crate::api::{
@@ -12,8 +12,8 @@ use crate::api::{
     Score, ScoreRequest, TokenCounts,
 };
 use crate::coordinator::{
-    Abandon, Cancel, Coordinator, Drain, GetStatus, ListRequests, RequestKey, RestartRank, Resume,
-    SetFlag, Submit, SubmitScore,
+    Abandon, Cancel, Coordinator, Drain, GetStatus, ListRequests, Ping, RequestKey, RestartRank,
+    Resume, SetFlag, Submit, SubmitScore,
 };
 use crate::metrics::Metrics;
 
@@ -132,6 +132,11 @@ impl EngineHandle {
         self.metrics.tokens()
     }
 
+    /// Waits for the coordinator to say that it is there; false once it has ended.
+    pub async fn answers(&self) -> bool {
+        self.coordinator.send(Ping).await.is_ok()
+    }
+
     /// The state of the engine; answered at once, also while a step runs.
     pub async fn status(&self) -> EngineStatus {
         match self.coordinator.send(GetStatus).await {
@@ -145,6 +150,8 @@ impl EngineHandle {
                     epoch: 0,
                     restarts: 0,
                     forward_passes: 0,
+                    last_step_age_s: None,
+                    last_self_test: None,
                     running: 0,
                     waiting: 0,
                     kv_blocks_used: 0,
@@ -198,7 +205,7 @@ impl Drop for Client {
 
 /// What a request answers. Dropping it cancels the request within one step.
 pub struct RequestStream {
-    events: UnboundedReceiver<Event>,
+    events: Receiver<Event>,
     client: Client,
 }
 

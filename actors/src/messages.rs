@@ -112,6 +112,8 @@ pub(crate) struct StepPlan {
     pub step: Step,
     /// Experiment flags. They travel with the step, so that ranks cannot disagree about them.
     pub flags: FlagSet,
+    /// It is nobody's work: injected faults of other phases do not count it.
+    pub self_test: bool,
 }
 
 /// What a rank has to say about a step.

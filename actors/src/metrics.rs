@@ -39,6 +39,7 @@ pub struct Metrics {
     generated_tokens: Counter,
     preemptions: Counter,
     restarts: Counter,
+    self_tests: Counter,
 
     calls: Family,
     rows: Histogram,
@@ -72,16 +73,37 @@ const OF_A_REQUEST: &[f64] = &[
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
     480.0, 960.0, 1920.0, 7680.0,
 ];
+/// The slowest request there is where none has a deadline, in seconds: a day, the longest that can be set.
+const SLOWEST_S: f64 = 86_400.0;
 const ROWS: &[f64] =
     &[1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0];
 
+/// These bounds, and further ones, each twice the one before, until nothing lies beyond `slowest`: a time
+/// in the last bucket, which has no bound, says no more than that it was long.
+fn up_to(bounds: &[f64], slowest: f64) -> Vec<f64> {
+    let mut all = bounds.to_vec();
+    while let Some(last) = all.last().copied().filter(|last| *last < slowest) {
+        all.push(2.0 * last);
+    }
+    all
+}
+
 impl Metrics {
-    /// Series at zero for a model of this name, run by `world` ranks under `flags`.
+    /// Series at zero for a model of this name, run by `world` ranks under `flags`. No time that is measured
+    /// is beyond `slowest`, if there is such a limit, and buckets go that far.
     ///
     /// # Errors
     ///
     /// Two series of one name, which the tests exclude.
-    pub(crate) fn new(model: &str, world: usize, flags: &FlagSet) -> Result<Self, MetricsError> {
+    pub(crate) fn new(
+        model: &str,
+        world: usize,
+        flags: &FlagSet,
+        slowest: Option<Duration>,
+    ) -> Result<Self, MetricsError> {
+        let slowest = slowest.map_or(SLOWEST_S, |limit| limit.as_secs_f64());
+        let [first_token, between_tokens, of_a_request] =
+            [FIRST_TOKEN, BETWEEN_TOKENS, OF_A_REQUEST].map(|bounds| up_to(bounds, slowest));
         let registry = Registry::new();
         let s = Series { registry: &registry, model };
         let outcomes: Vec<&str> = Outcome::ALL.iter().map(|(_, name)| *name).collect();
@@ -165,6 +187,11 @@ impl Metrics {
                 "Times the ranks were started again after a failure",
                 "",
             )?,
+            self_tests: s.counter(
+                "pocket_self_tests_total",
+                "Self-tests passed; their forward calls are in no other series",
+                "",
+            )?,
             calls: s.family(
                 "pocket_forward_calls_total",
                 "Forward calls, by whether they carried prompt rows",
@@ -181,7 +208,7 @@ impl Metrics {
             call_time: s.histogram(
                 "pocket_forward_call_seconds",
                 "Time of a forward call, from plan to the last rank's report",
-                FIRST_TOKEN,
+                &first_token,
                 "",
             )?,
             gemm_calls: s.counter(
@@ -230,43 +257,43 @@ impl Metrics {
             first_token: s.histogram(
                 "pocket_time_to_first_token_seconds",
                 "From arrival to the first token",
-                FIRST_TOKEN,
+                &first_token,
                 "time_to_first_token_seconds",
             )?,
             between_tokens: s.histogram(
                 "pocket_inter_token_latency_seconds",
                 "Between two tokens of an answer",
-                BETWEEN_TOKENS,
+                &between_tokens,
                 "inter_token_latency_seconds",
             )?,
             per_token: s.histogram(
                 "pocket_time_per_output_token_seconds",
                 "Mean time of a token after the first, by request",
-                BETWEEN_TOKENS,
+                &between_tokens,
                 "request_time_per_output_token_seconds",
             )?,
             end_to_end: s.histogram(
                 "pocket_e2e_request_latency_seconds",
                 "From arrival to the last token",
-                OF_A_REQUEST,
+                &of_a_request,
                 "e2e_request_latency_seconds",
             )?,
             queue: s.histogram(
                 "pocket_request_queue_time_seconds",
                 "From arrival to the first forward call",
-                OF_A_REQUEST,
+                &of_a_request,
                 "request_queue_time_seconds",
             )?,
             prefill: s.histogram(
                 "pocket_request_prefill_time_seconds",
                 "From the first forward call to the first token",
-                OF_A_REQUEST,
+                &of_a_request,
                 "request_prefill_time_seconds",
             )?,
             decode: s.histogram(
                 "pocket_request_decode_time_seconds",
                 "From the first token to the last",
-                OF_A_REQUEST,
+                &of_a_request,
                 "request_decode_time_seconds",
             )?,
             registry,
@@ -365,6 +392,10 @@ impl Metrics {
 
     pub(crate) fn restarted(&self) {
         self.restarts.add(1.0);
+    }
+
+    pub(crate) fn self_tested(&self) {
+        self.self_tests.add(1.0);
     }
 
     pub(crate) fn left(&self, outcome: Outcome) {

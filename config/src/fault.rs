@@ -17,16 +17,19 @@ pub enum FaultPhase {
     Prefill,
     /// A forward call of generated tokens only begins.
     Decode,
-    /// An all-reduce begins.
+    /// An all-reduce of one of those two begins.
     AllReduce,
+    /// A forward call begins by which an idle server tests its ranks.
+    SelfTest,
 }
 
 impl FaultPhase {
-    const ALL: [(&str, Self); 4] = [
+    const ALL: [(&str, Self); 5] = [
         ("load", Self::Load),
         ("prefill", Self::Prefill),
         ("decode", Self::Decode),
         ("allreduce", Self::AllReduce),
+        ("selftest", Self::SelfTest),
     ];
 }
 
@@ -71,7 +74,7 @@ impl FaultSpec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "accepted is rank:phase:n:kind; rank counts from 0, phase is one of load, prefill, decode, \
-     allreduce, n counts from 1, kind is one of exit, abort, stall"
+     allreduce, selftest, n counts from 1, kind is one of exit, abort, stall"
 )]
 pub struct FaultError;
 

@@ -164,7 +164,7 @@ flags! {
         meaning: "one rank fails on cue, written rank:phase:n:kind; tests only",
         doc: "`2:decode:3:abort` makes rank 2 abort at its third forward call of generated tokens. Phases: \
               `load` (a weight tensor), `prefill` (a forward call with prompt tokens), `decode` (a forward \
-              call without), `allreduce`. Kinds: `exit` (the process exits with code 1), `abort` (SIGABRT), \
+              call without), `allreduce`, `selftest` (a self-test). Kinds: `exit` (the process exits with code 1), `abort` (SIGABRT), \
               `stall` (it lives on and does not move). Ranks count from 0, n from 1. Refused unless \
               `--allow-faults` is given too. No answer is wrong: the ranks are started again and requests go on, or fail when no \
               restart is left.",

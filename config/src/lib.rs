@@ -35,4 +35,4 @@ pub use settings::{
     PrefillBudget, QueueLimit, RequestBytes, RestartCount, SETTINGS, SequenceLimit, Setting,
     Settings, Sources, ThreadCount, WorldSize,
 };
-pub use value::{Kind, Micros, Seconds};
+pub use value::{Kind, Micros, Period, Seconds};

@@ -215,6 +215,43 @@ impl Value for Seconds {
     }
 }
 
+/// Time between two events, where 0 seconds mean never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Period(Option<Seconds>);
+
+impl Period {
+    const NEVER: &str = "0";
+
+    /// A whole number of seconds; for built-in defaults.
+    pub(crate) const fn whole(seconds: u64) -> Self {
+        Self(Some(Seconds::whole(seconds)))
+    }
+
+    /// As a duration, unless it is never.
+    pub fn duration(self) -> Option<Duration> {
+        self.0.map(Seconds::duration)
+    }
+}
+
+impl Value for Period {
+    const KIND: Kind = Kind::Seconds;
+
+    fn accepts() -> String {
+        format!("{}, or {}", Self::NEVER, Seconds::accepts())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            Self::NEVER => Some(Self(None)),
+            seconds => Seconds::parse(seconds).map(|seconds| Self(Some(seconds))),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.0.as_ref().map_or(Self::NEVER.to_owned(), Seconds::show)
+    }
+}
+
 /// Digits only: the standard parser would also take a plus sign.
 pub(crate) fn parse_integer<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
@@ -259,7 +296,19 @@ mod tests {
     }
 
     #[test]
+    fn a_period_is_seconds_or_never() {
+        assert_eq!(Period::parse("0").unwrap().duration(), None);
+        assert_eq!(Period::parse("0.5").unwrap().duration(), Some(Duration::from_millis(500)));
+        for wrong in ["", "0.0", "-1", "never", "86401"] {
+            assert_eq!(Period::parse(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
     fn shown_values_parse_back() {
+        for period in ["0", "30", "0.25"] {
+            assert_eq!(Period::parse(period).unwrap().show(), period);
+        }
         assert_eq!(bool::parse(&true.show()), Some(true));
         assert_eq!(Micros::parse(&Micros(250).show()), Some(Micros(250)));
         let half = Seconds::parse("0.25").unwrap();

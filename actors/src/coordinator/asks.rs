@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::answer::Answer;
 use super::plan::{Next, OfPrompt, Outputs, RequestKey, Sequence};
-use super::requests::{Choice, Generation, PromptLogprobs, Request, Work};
+use super::requests::{Choice, Generation, MOST_UNREAD, PromptLogprobs, Request, Work};
 use super::{Coordinator, validate};
 use crate::api::{
     EngineState, EngineStatus, Event, GenerateRequest, RequestError, Score, ScoreRequest,
@@ -23,7 +23,7 @@ use crate::metrics::Outcome;
 pub(crate) struct Submit(pub Vec<GenerateRequest>);
 
 /// A queued request: its key, and where its events come.
-pub(crate) type Submitted = (RequestKey, mpsc::UnboundedReceiver<Event>);
+pub(crate) type Submitted = (RequestKey, mpsc::Receiver<Event>);
 
 /// Queues a request to score.
 #[derive(Debug, Message)]
@@ -47,6 +47,11 @@ pub(crate) struct Abandon(pub RequestKey);
 #[derive(Debug, Message)]
 #[rtype(result = "EngineStatus")]
 pub(crate) struct GetStatus;
+
+/// Asks whether it answers.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct Ping;
 
 impl Coordinator {
     fn admits(&self, ids: &[&str]) -> Result<(), RequestError> {
@@ -130,9 +135,9 @@ impl Coordinator {
     fn prepare(
         &self,
         request: GenerateRequest,
-    ) -> Result<(Prepared, mpsc::UnboundedReceiver<Event>), RequestError> {
+    ) -> Result<(Prepared, mpsc::Receiver<Event>), RequestError> {
         let max_tokens = validate::generate(&request, &self.facts.bounds)?;
-        let (events, heard) = mpsc::unbounded_channel();
+        let (events, heard) = mpsc::channel(MOST_UNREAD);
         let rated = |top: usize| PromptLogprobs { top, found: vec![None] };
         let generation = Generation {
             choices: self.choices(&request, max_tokens)?,
@@ -297,11 +302,14 @@ impl Handler<GetStatus> for Coordinator {
             };
             group.ranks.iter().enumerate().map(of)
         });
+        let now = Instant::now();
         MessageResult(EngineStatus {
             state: self.reported_state(),
             epoch: self.epoch,
             restarts: self.restarts.total,
             forward_passes: self.forward_passes,
+            last_step_age_s: self.proofs.last_step_age_s(now),
+            last_self_test: self.proofs.last_test(now),
             running: self.scheduler.running(),
             waiting: self.scheduler.waiting(),
             kv_blocks_used: self.scheduler.blocks().0,
@@ -313,4 +321,10 @@ impl Handler<GetStatus> for Coordinator {
             notes,
         })
     }
+}
+
+impl Handler<Ping> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, _: Ping, _: &mut Self::Context) {}
 }

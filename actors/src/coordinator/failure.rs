@@ -128,9 +128,14 @@ impl Coordinator {
         }));
     }
 
-    fn begin_to_serve(&mut self, ctx: &mut Context<Self>) {
+    pub(super) fn begin_to_serve(&mut self, ctx: &mut Context<Self>) {
         if !self.group.as_ref().is_some_and(|group| group.is_ready()) {
             return;
+        }
+        let awaited = self.recovery.is_some() || self.state == EngineState::Starting;
+        // Requests that go on are a test as good as any.
+        if awaited && self.requests.is_empty() && self.proofs.lacks(self.epoch) {
+            return self.test_ranks();
         }
         if self.recovery.is_some() {
             return self.recovered(ctx);
@@ -139,6 +144,7 @@ impl Coordinator {
             return;
         }
         self.state = EngineState::Ready;
+        self.watch_idleness(ctx);
         let heard = self.ready.take().is_none_or(|ready| ready.send(Ok(())).is_ok());
         if heard {
             self.next_step(ctx);

@@ -17,11 +17,13 @@ mod ranks;
 mod recovery;
 mod requests;
 mod sampling;
+mod self_test;
 mod serving;
 mod steps;
 mod stop;
 mod validate;
 
+use std::ffi::CStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +31,7 @@ use actix::prelude::*;
 use pocket_collectives::{SegmentSpec, Watch};
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub(crate) use asks::{Abandon, Cancel, GetStatus, Submit, SubmitScore};
+pub(crate) use asks::{Abandon, Cancel, GetStatus, Ping, Submit, SubmitScore};
 pub(crate) use control::{Drain, ListRequests, RestartRank, Resume, SetFlag};
 pub(crate) use plan::RequestKey;
 pub(crate) use stop::{Stop, StopNow};
@@ -50,11 +52,15 @@ pub(crate) use recovery::RestartLimit;
 use recovery::{Recovery, Restarts};
 use requests::Requests;
 use sampling::Sampling;
+use self_test::Proofs;
 use steps::StepUnderWay;
 
 /// Messages that may wait for the coordinator; who sends more waits. Reports of the ranks are few and
 /// are never refused.
 const MAILBOX: usize = 256;
+
+/// Name of the coordinator's thread.
+const THREAD: &CStr = c"coordinator";
 
 /// Makes the link of a rank, given its assignment, a reader of its progress, and whom to tell.
 pub(crate) type Launch =
@@ -111,6 +117,7 @@ pub(crate) struct Coordinator {
     step: Option<StepUnderWay>,
     restarts: Restarts,
     recovery: Option<Recovery>,
+    proofs: Proofs,
     /// An operator has asked for no new requests.
     paused: bool,
     forward_passes: u64,
@@ -126,6 +133,7 @@ impl Coordinator {
         Self {
             scheduler: Scheduler::new(&setup.facts.limits, setup.facts.bounds.max_rows),
             costs: CallCosts::default(),
+            proofs: Proofs::new(setup.options.self_test_interval),
             options: setup.options,
             facts: setup.facts,
             run_id: setup.run_id,
@@ -235,6 +243,8 @@ impl Actor for Coordinator {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
+        // For people who look at threads; it works without.
+        let _ = nix::sys::prctl::set_name(THREAD);
         self.outputs_wrong.send_replace(self.outputs_wrong());
         match Sampling::start(ctx.address().recipient()) {
             Ok(sampling) => self.sampling = Some(sampling),

@@ -11,8 +11,14 @@ use tokio::sync::{mpsc, oneshot};
 use super::answer::Answer;
 use super::plan::{Next, Part, RequestKey};
 use crate::api::{
-    EngineCounters, Event, FinishReason, RequestError, RequestStatus, Score, Timings, TokenLogprobs,
+    EngineCounters, Event, FinishReason, MAX_ANSWERS, RequestError, RequestStatus, Score, Timings,
+    TokenLogprobs,
 };
+
+/// Events that may wait for a request's client, beside those that lie in the buffers of its connection.
+pub(crate) const MOST_UNREAD: usize = 8192;
+/// Room that is kept for the end: of every answer, and of the request.
+const ROOM_FOR_THE_END: usize = MAX_ANSWERS + 4;
 
 /// What a request is for.
 pub(crate) enum Work {
@@ -37,9 +43,9 @@ pub(crate) struct Generation {
     pub logprobs: Option<usize>,
     /// Those of the prompt are wanted.
     pub prompt: Option<PromptLogprobs>,
-    /// Who listens. Unbounded, and yet bounded by the tokens asked for: a client that reads slowly
-    /// must not slow the others down.
-    pub events: mpsc::UnboundedSender<Event>,
+    /// Who listens. A client that reads slowly must not slow the others down, so nobody waits for room
+    /// here: who leaves more than [`MOST_UNREAD`] events unread is not served to the end.
+    pub events: mpsc::Sender<Event>,
 }
 
 /// Log-probabilities of a prompt's tokens.
@@ -72,20 +78,31 @@ impl Generation {
         }
     }
 
+    /// Whether its client has left too much unread.
+    pub fn is_unread(&self) -> bool {
+        !self.events.is_closed() && self.events.capacity() < ROOM_FOR_THE_END
+    }
+
     /// Whether every answer is complete.
     pub fn ended(&self) -> bool {
         self.choices.iter().all(|choice| choice.ended)
     }
 
     /// Completes the answers that are not. Text held back is shown: no more tokens come that could
-    /// make a stop text of it. A client that has gone hears nothing, which is right.
+    /// make a stop text of it.
     pub fn end_all(&mut self, reason: FinishReason) {
         for (index, choice) in self.choices.iter_mut().enumerate().filter(|(_, c)| !c.ended) {
             choice.ended = true;
             let text = choice.answer.rest();
-            let _ = self.events.send(Event::Ended { choice: index, reason, text });
+            tell(&self.events, Event::Ended { choice: index, reason, text });
         }
     }
+}
+
+/// Tells a client something. One that has gone hears nothing, which is right; that there is room for it,
+/// [`Generation::is_unread`] has said.
+pub(crate) fn tell(client: &mpsc::Sender<Event>, event: Event) {
+    let _ = client.try_send(event);
 }
 
 /// One live request.
@@ -246,7 +263,7 @@ impl Request {
         match self.work {
             Work::Generate(generation) => {
                 let counters = self.counters;
-                let _ = generation.events.send(Event::Finished { timings, counters });
+                tell(&generation.events, Event::Finished { timings, counters });
             }
             Work::Score { logprobs, last_logits, reply } => {
                 let _ = reply.send(Ok(Score { logprobs, last_logits, counters: self.counters }));
@@ -269,7 +286,7 @@ impl Request {
     pub fn fail(self, error: RequestError) {
         match self.work {
             Work::Generate(generation) => {
-                let _ = generation.events.send(Event::Failed(error));
+                tell(&generation.events, Event::Failed(error));
             }
             Work::Score { reply, .. } => {
                 let _ = reply.send(Err(error));

@@ -8,7 +8,7 @@ use pocket_model::forward::Want;
 use super::Coordinator;
 use super::merge;
 use super::plan::{Part, Planned, Purpose, RequestKey, SequenceKey};
-use super::requests::{Generation, Request, TokenTime, Work};
+use super::requests::{Generation, MOST_UNREAD, Request, TokenTime, Work, tell};
 use super::sampling::{Chosen, RowDone};
 use crate::api::{Event, FinishReason, RequestError, TokenLogprobs};
 use crate::messages::{ShardStats, StepReport};
@@ -105,6 +105,12 @@ impl Coordinator {
         let now = Instant::now();
         let Some(request) = self.requests.get_mut(key.request) else { return };
         let Work::Generate(generation) = &mut request.work else { return };
+        if generation.is_unread() {
+            return self.end(key.request, Outcome::Cancelled, |request, id| {
+                tracing::info!(id, "its client does not read");
+                request.fail(RequestError::Unread(MOST_UNREAD));
+            });
+        }
         let Chosen { token, logprobs } = chosen;
         let wanted = generation.logprobs.is_some();
         let choice = &mut generation.choices[key.choice];
@@ -119,15 +125,14 @@ impl Coordinator {
             text: taken.text,
             logprobs: logprobs.filter(|_| wanted && taken.belongs),
         };
-        // Who has gone is noticed before the next step.
-        let _ = generation.events.send(event);
+        tell(&generation.events, event);
         let Some((reason, text)) = taken.end else {
             let next = generation.next(key.choice);
             self.scheduler.push(key, token, next);
             return self.count_token(key, now);
         };
         choice.ended = true;
-        let _ = generation.events.send(Event::Ended { choice: key.choice, reason, text });
+        tell(&generation.events, Event::Ended { choice: key.choice, reason, text });
         let ended = generation.ended();
         self.count_token(key, now);
         self.metrics.answered(reason);
@@ -202,8 +207,7 @@ impl Generation {
     /// The prompt is computed: its log-probabilities are known.
     fn tell_prompt(&mut self) {
         if let Some(prompt) = self.prompt.take() {
-            // A client that has gone hears nothing, which is right.
-            let _ = self.events.send(Event::Prompt { logprobs: prompt.found });
+            tell(&self.events, Event::Prompt { logprobs: prompt.found });
         }
     }
 }

@@ -2,10 +2,11 @@
 //! next. What its outputs become is [`super::serving`]'s business.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use actix::prelude::*;
 use pocket_collectives::Counters;
+use pocket_config::FlagSet;
 use pocket_device::WorkDone;
 use pocket_model::forward::{Step, Want};
 
@@ -27,12 +28,28 @@ pub(super) struct StepUnderWay {
     reports: Vec<Option<StepReport>>,
     /// Rows that come as logits: none are expected, or not there yet, or there.
     rows: Option<Vec<RowDone>>,
+    /// It is nobody's.
+    self_test: bool,
 }
 
 impl StepUnderWay {
     /// What kind of step it is.
     pub fn work(&self) -> &'static str {
-        if self.planned.step.has_prompt() { "prefill" } else { "decode" }
+        match (self.self_test, self.planned.step.has_prompt()) {
+            (true, _) => "self-test",
+            (false, true) => "prefill",
+            (false, false) => "decode",
+        }
+    }
+
+    /// Time since it went out.
+    pub fn took(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// What the ranks have said.
+    pub fn into_reports(self) -> Vec<StepReport> {
+        self.reports.into_iter().flatten().collect()
     }
 }
 
@@ -68,14 +85,25 @@ impl Coordinator {
                 return self.sampling_gone(ctx);
             }
         }
+        self.send_step(planned, flags, rows, false);
+    }
+
+    /// Sends a step to every rank. `rows` are the logits' rows, if it is known already what they are.
+    pub(super) fn send_step(
+        &mut self,
+        planned: Planned,
+        flags: FlagSet,
+        rows: Option<Vec<RowDone>>,
+        self_test: bool,
+    ) {
         let Some(group) = &mut self.group else { return };
-        let plan = Arc::new(StepPlan { step: planned.step.clone(), flags });
+        let plan = Arc::new(StepPlan { step: planned.step.clone(), flags, self_test });
         for rank in &mut group.ranks {
             rank.stage = Stage::Busy;
             rank.link.do_send(LinkCommand::Run(Arc::clone(&plan)));
         }
         let reports = group.ranks.iter().map(|_| None).collect();
-        self.step = Some(StepUnderWay { planned, began: now, reports, rows });
+        self.step = Some(StepUnderWay { planned, began: Instant::now(), reports, rows, self_test });
     }
 
     /// Ends the requests nobody listens to any more, in the queue too.
@@ -137,13 +165,17 @@ impl Coordinator {
             step.rows.is_some() && step.reports.iter().all(Option::is_some)
         };
         let Some(step) = self.step.take_if(complete) else { return };
-        self.commit(step);
+        self.proofs.step_completed(self.epoch, Instant::now());
+        match step.self_test {
+            true => self.tested(step, ctx),
+            false => self.commit(step),
+        }
         self.next_step(ctx);
         self.stop_if_drained(ctx);
     }
 
     fn commit(&mut self, step: StepUnderWay) {
-        let StepUnderWay { planned, began, reports, rows } = step;
+        let StepUnderWay { planned, began, reports, rows, .. } = step;
         let reports: Vec<StepReport> = reports.into_iter().flatten().collect();
         let (took, rows_computed) = (began.elapsed(), planned.step.rows());
         tracing::debug!(
@@ -175,18 +207,26 @@ impl Coordinator {
     /// Adds a step to the totals; answers what it added to each rank's, and to rank 0's work.
     fn count(&mut self, reports: &[StepReport]) -> (Vec<Counters>, WorkDone) {
         self.forward_passes += 1;
+        let (all, work) = self.note_counters(reports);
+        for (rank, spent) in all.iter().enumerate() {
+            self.metrics.all_reduces(rank, spent);
+        }
+        (all, work)
+    }
+
+    /// Notes where the ranks' own counters stand; answers what a step added to each rank's, and to rank
+    /// 0's work.
+    pub(super) fn note_counters(&mut self, reports: &[StepReport]) -> (Vec<Counters>, WorkDone) {
         let Some(group) = &mut self.group else { return Default::default() };
         let mut work = WorkDone::default();
         let mut all = Vec::with_capacity(reports.len());
         for (rank, (view, report)) in group.ranks.iter_mut().zip(reports).enumerate() {
-            let spent = grown(&view.counters, &report.counters);
-            self.metrics.all_reduces(rank, &spent);
             if rank == 0 {
                 work = report.work - view.work;
             }
+            all.push(grown(&view.counters, &report.counters));
             view.counters = report.counters;
             view.work = report.work;
-            all.push(spent);
         }
         (all, work)
     }

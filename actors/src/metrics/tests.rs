@@ -3,7 +3,7 @@ use pocket_device::WorkDone;
 use super::*;
 
 fn metrics() -> Metrics {
-    Metrics::new("demo", 2, &FlagSet::default()).unwrap()
+    Metrics::new("demo", 2, &FlagSet::default(), None).unwrap()
 }
 
 #[test]
@@ -60,5 +60,41 @@ fn what_is_observed_is_shown_under_both_names() {
         "vllm:request_success_total{finished_reason=\"stop\",model_name=\"demo\"} 1",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+    }
+}
+
+/// B14: whatever a request may take has a bucket with a bound.
+#[test]
+fn buckets_go_as_far_as_the_slowest_request() {
+    for limit in [None, Some(5), Some(86_400)] {
+        let slowest = limit.map(Duration::from_secs);
+        let metrics = Metrics::new("demo", 2, &FlagSet::default(), slowest).unwrap();
+        let time = slowest.unwrap_or(Duration::from_secs(86_400));
+        let ms = time.as_secs_f64() * 1e3;
+        metrics.first_token(time);
+        metrics.next_token(time);
+        let (rows, prefill_rows, work) = (1, 1, WorkDone::default());
+        metrics.call(Call { rows, prefill_rows, took: time, work });
+        for timings in [
+            Timings { queue_ms: ms, ..Timings::default() },
+            Timings { prefill_ms: ms, ..Timings::default() },
+            Timings { decode_ms: ms, completion_tokens: 2, ..Timings::default() },
+        ] {
+            metrics.timings(&timings, 1);
+        }
+        let text = metrics.text();
+        let (mut open, mut bounded) = (0, 0.0);
+        for line in text.lines().filter(|line| line.contains("seconds_bucket{")) {
+            let (series, count) = line.rsplit_once(' ').unwrap();
+            let count: f64 = count.parse().unwrap();
+            if series.contains("le=\"+Inf\"") {
+                assert!(count > 0.0, "nothing was observed: {line}");
+                assert_eq!(count, bounded, "beyond all bounds: {line}");
+                open += 1;
+            }
+            bounded = count;
+        }
+        // Eight times, seven of them under two names.
+        assert_eq!(open, 15);
     }
 }

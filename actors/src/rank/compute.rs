@@ -122,15 +122,16 @@ impl Worker<CpuDevice> {
 
     fn step(&mut self, plan: &StepPlan) -> Result<StepReport, ForwardError> {
         let began = Instant::now();
-        let StepPlan { step, flags } = plan;
+        let StepPlan { step, flags, self_test } = plan;
         let Self { model, port, fault } = self;
         let RankPort { all_reduce, progress, logits } = port;
         all_reduce.set_skip(flags.all_reduce_skip());
         model.set_profiling(flags.phase_profile());
 
-        let (phase, event) = match step.has_prompt() {
-            true => (Phase::Prefill, FaultPhase::Prefill),
-            false => (Phase::Decode, FaultPhase::Decode),
+        let (phase, event) = match (step.has_prompt(), self_test) {
+            (_, true) => (Phase::Prefill, FaultPhase::SelfTest),
+            (true, false) => (Phase::Prefill, FaultPhase::Prefill),
+            (false, false) => (Phase::Decode, FaultPhase::Decode),
         };
         progress.begin_step(step.number, phase);
         fault.event(event);
@@ -147,8 +148,12 @@ impl Worker<CpuDevice> {
             }
             Ok(())
         };
-        let mut faulty = Faulty { inner: all_reduce, fault };
-        model.forward(step, &mut faulty, progress, &mut take)?;
+        if *self_test {
+            model.forward(step, all_reduce, progress, &mut take)?;
+        } else {
+            let mut faulty = Faulty { inner: all_reduce, fault };
+            model.forward(step, &mut faulty, progress, &mut take)?;
+        }
         progress.beat(Phase::Idle);
         if let Some(times) = model.profile() {
             tracing::info!(step = step.number, ?times, "phases of a forward call");

@@ -43,7 +43,7 @@ impl Rig {
 
 fn plan(number: u64) -> StepPlan {
     let step = Step { number, ..Step::default() };
-    StepPlan { step, flags: FlagSet::default() }
+    StepPlan { step, flags: FlagSet::default(), self_test: false }
 }
 
 fn done(step: u64) -> FromRank {

@@ -1,6 +1,8 @@
 //! The link's mailbox, with real processes that behave in ways a rank should not. (Ranks that behave
 //! are in `tests/processes.rs`.)
 
+mod damaged;
+
 use std::os::unix::fs::PermissionsExt;
 
 use bytes::BytesMut;

@@ -92,7 +92,9 @@ fn assignment() -> impl Strategy<Value = Assignment> {
 fn to_rank() -> impl Strategy<Value = ToRank> {
     prop_oneof![
         assignment().prop_map(|assignment| ToRank::Assign(Box::new(assignment))),
-        (step(), flags()).prop_map(|(step, flags)| ToRank::Plan(StepPlan { step, flags })),
+        (step(), flags(), any::<bool>()).prop_map(|(step, flags, self_test)| {
+            ToRank::Plan(StepPlan { step, flags, self_test })
+        }),
         any::<u64>().prop_map(ToRank::Ping),
         Just(ToRank::Exit),
     ]
@@ -307,11 +309,11 @@ fn strangers_and_other_versions_are_told_apart() {
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(
         greet(&Greeting { version: "9.9.9".to_string(), ..ours.clone() }),
-        format!("this is pocketd {version} (protocol 3), the peer is 9.9.9 (protocol 3)")
+        format!("this is pocketd {version} (protocol 4), the peer is 9.9.9 (protocol 4)")
     );
     assert_eq!(
         greet(&Greeting { protocol: 7, ..ours.clone() }),
-        format!("this is pocketd {version} (protocol 3), the peer is {version} (protocol 7)")
+        format!("this is pocketd {version} (protocol 4), the peer is {version} (protocol 7)")
     );
     assert_eq!(
         greet(&Greeting { magic: *b"HTTP/1.1", ..ours }),
@@ -331,7 +333,7 @@ fn the_largest_step_and_its_report_fit_a_frame() {
     };
     let outputs = vec![OutputRow { row: rows, want: Want::Target(u32::MAX) }; rows];
     let step = Step { number: u64::MAX, segments: vec![segment], outputs, ..Step::default() };
-    encode(&ToRank::Plan(StepPlan { step, flags: FlagSet::default() })).unwrap();
+    encode(&ToRank::Plan(StepPlan { step, flags: FlagSet::default(), self_test: false })).unwrap();
     let stats = ShardStats { argmax: u32::MAX, max: 1.0, sum_exp: 1.0, target: Some(1.0) };
     let rows = vec![Some(stats); rows];
     let counters = Counters::default();

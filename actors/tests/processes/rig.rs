@@ -61,6 +61,7 @@ pub fn options(fixture_name: &str, world: usize) -> EngineOptions {
         flags: FlagSet::default(),
         // Far above what a loaded machine needs; tests of stalls set their own.
         stall_timeout: Duration::from_secs(120),
+        self_test_interval: None,
         load_timeout: Duration::from_secs(120),
         max_queue: 8,
         max_restarts: 0,

@@ -9,7 +9,7 @@ use super::{
     WorldSize,
 };
 use crate::flags::FlagSet;
-use crate::value::{Seconds, Value};
+use crate::value::{Period, Seconds, Value};
 
 /// Turns the rows into the struct, its defaults and the table.
 macro_rules! settings {
@@ -188,6 +188,15 @@ settings! {
         placeholder: "SECONDS",
         meaning: "a rank with work that does not move for this long is stalled",
         doc: "Must be longer than the slowest single layer of a full forward call.",
+    }
+
+    self_test_interval: Period = Period::whole(30) => {
+        group: Engine,
+        placeholder: "SECONDS",
+        meaning: "ranks of a server that have had nothing to do for this long are tested; 0 tests never",
+        doc: "The test is a forward call of one token through all ranks. New ranks are tested before they \
+              serve. One that does not get through it is stalled, dead or failed, as in any other call. It \
+              begins only when there is no work and is in no count of requests, tokens or calls.",
     }
 
     load_timeout: Seconds = Seconds::whole(600) => {

@@ -16,6 +16,7 @@ mod admission;
 mod blocks;
 mod merging;
 mod pool;
+mod self_test;
 mod sequence;
 #[cfg(test)]
 mod tests;

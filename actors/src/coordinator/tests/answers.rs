@@ -3,7 +3,7 @@
 use super::*;
 
 /// What is said of each answer, in order.
-async fn everything(events: &mut UnboundedReceiver<Event>) -> Vec<Event> {
+async fn everything(events: &mut Receiver<Event>) -> Vec<Event> {
     let mut all = vec![];
     loop {
         let event = events.recv().await.unwrap();

@@ -162,3 +162,22 @@ async fn a_report_of_another_step_is_a_failure_and_news_of_another_epoch_is_none
     let EngineState::Failed(reason) = rig.status().await.state else { panic!() };
     assert_eq!(reason, "rank 1 reported step 9 with 0 outputs; step 1 with 1 was ordered");
 }
+
+/// A client that keeps its connection and reads nothing does not pile up memory without an end.
+#[actix::test]
+async fn who_leaves_too_much_unread_is_not_served_to_the_end() {
+    let most = requests::MOST_UNREAD;
+    let roomy = EngineOptions { max_model_len: 4 * most, kv_blocks: 4 * most / 64, ..options() };
+    let mut rig = serving(roomy).await;
+    let (_, mut events) = rig.submit(request("a", 3, 3 * most)).await.unwrap();
+    while rig.status().await.running > 0 {
+        let plan = rig.step().await;
+        rig.report(&plan, 9).await;
+    }
+    let (ids, last) = drain(&mut events).await;
+    assert!(ids.len() < most && ids.len() > most / 2, "{}", ids.len());
+    assert!(matches!(last, Event::Failed(RequestError::Unread(unread)) if unread == most));
+    assert_eq!(events.recv().await.map(|_| ()), None);
+    assert_eq!(rig.status().await.kv_blocks_used, 0);
+    rig.stop().await;
+}

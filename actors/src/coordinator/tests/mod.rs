@@ -5,6 +5,7 @@
 mod answers;
 mod ending;
 mod operators;
+mod proving;
 mod recovering;
 mod serving;
 
@@ -14,7 +15,7 @@ use pocket_collectives::{Counters, RankPort};
 use pocket_config::FlagSet;
 use pocket_device::{KvDtype, WorkDone};
 use pocket_model::sampler::{Sampler, SamplingParams};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::*;
 use crate::api::{
@@ -91,6 +92,7 @@ fn options() -> EngineOptions {
         request_timeout: None,
         flags: FlagSet::default(),
         stall_timeout: Duration::from_secs(600),
+        self_test_interval: None,
         load_timeout: Duration::from_secs(600),
         max_queue: 1,
         max_restarts: 0,
@@ -108,7 +110,7 @@ async fn starting(options: EngineOptions) -> Rig {
     let (load, loads) = unbounded_channel();
     let world = options.world;
     let arbiter = Arbiter::current();
-    let metrics = Metrics::new(&options.model_name, world, &options.flags).unwrap();
+    let metrics = Metrics::new(&options.model_name, world, &options.flags, None).unwrap();
     let metrics = Arc::new(metrics);
     let rendezvous = Rendezvous::default().start();
     let setup = Setup {
@@ -273,7 +275,7 @@ fn done(plan: &StepPlan, rows: Vec<Option<ShardStats>>) -> StepReport {
 }
 
 /// Token ids of the only answer, and how it ended: with `Ended`, or with the whole request.
-async fn drain(events: &mut UnboundedReceiver<Event>) -> (Vec<u32>, Event) {
+async fn drain(events: &mut Receiver<Event>) -> (Vec<u32>, Event) {
     let mut ids = vec![];
     loop {
         match events.recv().await.unwrap() {
@@ -284,7 +286,7 @@ async fn drain(events: &mut UnboundedReceiver<Event>) -> (Vec<u32>, Event) {
 }
 
 /// The end of a request.
-async fn finished(events: &mut UnboundedReceiver<Event>) -> (Timings, EngineCounters) {
+async fn finished(events: &mut Receiver<Event>) -> (Timings, EngineCounters) {
     match events.recv().await.unwrap() {
         Event::Finished { timings, counters } => (timings, counters),
         other => panic!("{other:?}"),
