@@ -121,6 +121,8 @@ fn prepare_for(settings: &Settings, sequences: Wish) -> anyhow::Result<Boot> {
         flags: settings.flags.clone(),
         stall_timeout: settings.stall_timeout.duration(),
         load_timeout: settings.load_timeout.duration(),
+        // A command that serves nobody is never idle.
+        self_test_interval: None,
         max_queue: settings.max_queue.get(),
         // A command can be given again; a server says how often.
         max_restarts: 0,

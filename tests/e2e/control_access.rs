@@ -9,6 +9,7 @@ use pocket_tests::wait::{PATIENCE, until};
 
 use crate::common::{POCKETD, answer, pocketd};
 use crate::control::{Place, refusal, two_ranks};
+use crate::tls::Authority;
 
 #[test]
 fn a_socket_that_is_taken_is_refused_and_a_left_one_is_replaced() {
@@ -77,9 +78,15 @@ fn over_tcp_a_token_and_certificates_are_shown() {
     let write = |name: &str, text: &str| written(folder.path(), name, text);
     let token = write("token", "not-so-secret-token\n");
     let other = write("other", "another-secret-token\n");
-    let (ca, server, client) = certificates();
-    let [ca, cert, key] = [write("ca", &ca), write("cert", &server.0), write("key", &server.1)];
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (server, client) = (authority.issue("127.0.0.1"), authority.issue("operator"));
+    let [ca, cert] = [write("ca", &authority.pem()), write("cert", &server.0)];
+    let key = write("key", &server.1);
     let (own_cert, own_key) = (write("own.cert", &client.0), write("own.key", &client.1));
+    // Of the same name, and signed by somebody else.
+    let client = stranger.issue("operator");
+    let other_ca = write("other.ca", &stranger.pem());
+    let (other_cert, other_key) = (write("other.cert", &client.0), write("other.key", &client.1));
     let options = two_ranks().args(["--control-address", "127.0.0.1:0"]);
 
     let daemon = options.clone().args(["--control-token-file", &token]).start().unwrap();
@@ -103,23 +110,14 @@ fn over_tcp_a_token_and_certificates_are_shown() {
     let own = ["health", "--ca", &ca, "--cert", &own_cert, "--key", &own_key];
     assert_eq!(ctl(&own).stdout, "SERVING\n");
     assert_eq!(refusal(&ctl(&["health", "--ca", &ca])).0, 1, "no certificate");
+    let others = ["health", "--ca", &ca, "--cert", &other_cert, "--key", &other_key];
+    assert_eq!(refusal(&ctl(&others)).0, 1, "a stranger's certificate");
+    let deceived = ["health", "--ca", &other_ca, "--cert", &own_cert, "--key", &own_key];
+    assert_eq!(refusal(&ctl(&deceived)).0, 1, "a server that somebody else vouches for");
+    assert_eq!(ctl(&own).stdout, "SERVING\n", "nobody was kept out by them");
     assert_eq!(refusal(&ctl(&["health"])).0, 1, "no TLS");
     assert_eq!(refusal(&ctl(&["health", "--cert", &own_cert, "--key", &own_key])).0, 2, "no CA");
     daemon.stop(PATIENCE).unwrap();
-}
-
-/// An authority's certificate; certificate and key of a server, and of a client.
-fn certificates() -> (String, (String, String), (String, String)) {
-    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let issue = |name: &str| {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        (params.signed_by(&key, &authority).unwrap().pem(), key.serialize_pem())
-    };
-    (authority.pem(), issue("127.0.0.1"), issue("operator"))
 }
 
 /// The mode of the file is opened to everybody by mistake; the caller's credentials still count.

@@ -126,25 +126,27 @@ fn the_boot_log_tells_what_runs() {
     }
 }
 
-/// O4, O13: the whole process group gets the signal, as systemd and Ctrl-C send it; the running stream
-/// comes to its end, new requests are refused, and nothing is left.
+/// O4, O13: the whole process group gets the signal, as systemd and Ctrl-C send it; the running streams
+/// come to their ends, new requests are refused, and nothing is left.
 #[test]
-fn a_running_stream_is_drained() {
+fn running_streams_are_drained() {
     let (_model, options) = endless();
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut daemon = options.start().unwrap();
         let client = daemon.client();
-        let stream = begun(&client, 250);
+        let streams: Vec<EventStream> = (0..8).map(|_| begun(&client, 250)).collect();
         daemon.process().signal_group(signal).unwrap();
         wait_state(&client, "draining");
         let reply = client.post(COMPLETIONS, &json!({"prompt": "And me?"})).unwrap();
         assert_eq!(reply.status, 503, "{}", reply.body);
         assert_eq!(reply.header("retry-after"), Some("1"));
-        let events = rest(stream);
-        assert_eq!(events.last().unwrap(), "[DONE]");
-        let last: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
-        assert_eq!(last["choices"][0]["finish_reason"], "length");
-        assert_eq!(last["timings"]["completion_tokens"], 250);
+        for stream in streams {
+            let events = rest(stream);
+            assert_eq!(events.last().unwrap(), "[DONE]");
+            let last: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
+            assert_eq!(last["choices"][0]["finish_reason"], "length");
+            assert_eq!(last["timings"]["completion_tokens"], 250);
+        }
         let finished = daemon.finish(PATIENCE).unwrap();
         assert_eq!(finished.status.code(), Some(0), "{finished:?}");
     }

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use nix::sys::signal::Signal;
 use pocket_tests::daemon::{Daemon, DaemonOptions};
 use pocket_tests::generate::{Script, ScriptedCheckpoint};
 use pocket_tests::http::Client;
@@ -105,6 +106,13 @@ pub fn wait_health(client: &Client, expected: &[(&str, u64)]) {
         expected.iter().all(|(name, value)| health[*name] == *value).then_some(())
     })
     .unwrap();
+}
+
+/// Has a daemon read its configuration again, and waits until its log says this once more.
+pub fn reload(daemon: &mut Daemon, part: &str) {
+    let before = daemon.log().matches(part).count();
+    daemon.process().signal(Signal::SIGHUP).unwrap();
+    until(part, PATIENCE, || (daemon.log().matches(part).count() > before).then_some(())).unwrap();
 }
 
 /// A number of `/metrics`; `series` is the name with its labels.

@@ -3,6 +3,7 @@
 // A failed expectation of a helper is a failed test.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod attack;
 mod bad_input;
 mod bits;
 mod common;
@@ -12,6 +13,7 @@ mod control_access;
 mod controls;
 mod demo;
 mod faults;
+mod health;
 mod http_chat;
 mod http_choices;
 mod http_errors;
@@ -30,5 +32,8 @@ mod http_templates;
 mod http_text;
 mod memory_limits;
 mod reference;
+mod secrets;
 mod security;
+mod slow_readers;
 mod systemd;
+mod tls;

@@ -1,4 +1,4 @@
-//! Who is let in, what clients may take up, and what is left of those that send nonsense.
+//! Who is let in, and what clients may take up.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -91,7 +91,7 @@ fn only_keys_open_the_doors_that_have_locks() {
         assert!(status(&answer) == 401 && answer.contains("invalid_api_key"), "{answer}");
         assert!(!answer.contains("wrong-key-1"), "{answer}");
     }
-    for path in ["/health", "/version", "/openapi.json"] {
+    for path in ["/health", "/health/live", "/health/ready"] {
         assert_eq!(status(&raw(&daemon, &get(path, ""))), 200, "{path}");
     }
     assert_eq!(status(&raw(&daemon, &get("/metrics", &bearer(KEY)))), 200);
@@ -233,67 +233,4 @@ fn what_is_too_much_is_refused_by_name() {
         assert!(answer.body.contains("has 5 messages; at most 4 are taken"), "{}", answer.body);
     }
     assert_eq!(client.post(CHAT, &json!({"messages": vec![&message; 4]})).unwrap().status, 200);
-}
-
-/// A stream of numbers that is the same every time (splitmix64).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) % limit as u64).unwrap()
-    }
-}
-
-/// A right request with a few bytes changed, lost or put in.
-fn damaged(numbers: &mut Numbers) -> Vec<u8> {
-    let right = match numbers.below(4) {
-        0 => post_text(CHAT, "", &asks("Hi")),
-        1 => post_text(COMPLETIONS, "", &json!({"prompt": "Hi", "max_tokens": 1})),
-        2 => post_text("/tokenize", "", &json!({"prompt": "Hi"})),
-        _ => get("/v1/models", "x-request-id: one\r\n"),
-    };
-    let mut bytes = right.into_bytes();
-    for _ in 0..=numbers.below(6) {
-        let at = numbers.below(bytes.len());
-        match numbers.below(4) {
-            0 => bytes[at] = u8::try_from(numbers.below(256)).unwrap(),
-            1 => drop(bytes.remove(at)),
-            2 => bytes.insert(at, u8::try_from(numbers.below(256)).unwrap()),
-            _ => bytes.truncate(at.max(1)),
-        }
-    }
-    bytes
-}
-
-#[test]
-fn a_thousand_damaged_requests_break_nothing() {
-    let model = scripted();
-    let daemon = model.daemon().start().unwrap();
-    let mut numbers = Numbers(7);
-    let mut statuses = std::collections::BTreeMap::new();
-    for number in 0..1000 {
-        let mut connection = sent(&daemon, "");
-        let _ = connection.write_all(&damaged(&mut numbers));
-        let _ = connection.shutdown(std::net::Shutdown::Write);
-        let mut answer = Vec::new();
-        let _ = connection.read_to_end(&mut answer);
-        if answer.is_empty() {
-            continue;
-        }
-        let answer = String::from_utf8_lossy(&answer);
-        let status = status(&answer);
-        assert!((200..500).contains(&status), "request {number}: {answer}");
-        *statuses.entry(status).or_insert(0) += 1;
-    }
-    assert!(statuses.get(&400).is_some_and(|count| *count > 100), "{statuses:?}");
-    wait_idle(&daemon.client());
-    is_right(&daemon);
-    let stopped = daemon.stop(PATIENCE).unwrap();
-    assert_eq!(stopped.status.code(), Some(0), "{stopped:?}");
-    for bad in ["ERROR", "panicked"] {
-        assert!(!stopped.stderr.contains(bad), "{}", stopped.stderr);
-    }
 }

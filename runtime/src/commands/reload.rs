@@ -7,7 +7,7 @@ use pocket_actors::EngineHandle;
 use pocket_config::{FLAGS, Flag, SETTINGS, Settings, Sources};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::http::Keys;
+use crate::http::App;
 use crate::logging::FilterHandle;
 use crate::systemd;
 
@@ -41,16 +41,23 @@ impl Reload {
     }
 
     /// Does it. The log filter and the flags that may change while running become what the
-    /// configuration says now, whatever operators have made of them, and the file of API keys is read
-    /// again; a configuration that is refused changes nothing.
-    pub async fn run(&self, engine: &EngineHandle, keys: &Keys) {
+    /// configuration says now, whatever operators have made of them, and the files of API keys and of the
+    /// certificate are read again; what is refused changes nothing.
+    pub async fn run(&self, engine: &EngineHandle, app: &App) {
         systemd::reloading();
         match Settings::load(&self.sources) {
             Ok(new) => {
                 self.apply(&new, engine).await;
-                match keys.reload() {
+                match app.keys.reload() {
                     Ok(keys) => tracing::info!(keys, "API keys reloaded"),
                     Err(error) => tracing::error!("the API keys stay as they were: {error:#}"),
+                }
+                match app.certificates.as_ref().map(|certificates| certificates.reload()) {
+                    Some(Ok(())) => tracing::info!("certificate reloaded"),
+                    Some(Err(error)) => {
+                        tracing::error!("the certificate stays as it was: {error:#}");
+                    }
+                    None => {}
                 }
             }
             Err(error) => tracing::error!("the configuration is not reloaded: {error}"),

@@ -30,7 +30,8 @@ use crate::cli::ServeArgs;
 use crate::control::{ControlServer, Daemon, Listeners};
 use crate::failure::bad_input;
 use crate::http::{
-    self, App, Front, Keys, Limits, Place, SamplingDefaults, ServedModel, Serving, TextSide,
+    self, App, Certificates, Front, Keys, Limits, Place, SamplingDefaults, ServedModel, Serving,
+    TextSide,
 };
 use crate::logging::FilterHandle;
 use crate::systemd::{Reporter, Sockets};
@@ -47,6 +48,7 @@ pub fn run(settings: &Settings, args: &ServeArgs, log: FilterHandle) -> anyhow::
     if args.dry_run {
         return boot::prepare_to_serve(settings)?.print_plan(args.json);
     }
+    http::expect_long_names();
     // Before there are other threads.
     let sockets = Sockets::take()?;
     // Before the runtime, which would panic for want of descriptors.
@@ -66,12 +68,14 @@ async fn serve(
     mut reload: Reload,
 ) -> anyhow::Result<()> {
     let (stop, mut stops) = Stops::listen(settings)?;
-    let app = Data::new(App::new(Limits::of(settings), Keys::load(settings)?));
+    let keys = Keys::load(settings)?;
+    let app = Data::new(App::new(Limits::of(settings), keys, Certificates::load(settings)?));
     let (server, mut listening) = open_port(settings, connections, sockets.http, &app)?;
     let daemon = Daemon::new(app.clone().into_inner(), settings.clone(), log, stop);
     // Until the end: operators see how the daemon drains.
     let listeners = Listeners::open(settings, sockets.control)?;
     let _control = ControlServer::start(listeners, daemon)?;
+    rt::spawn(http::watch_pulse(app.clone().into_inner()));
     let reporter = Reporter::start(app.clone().into_inner(), settings.load_timeout.duration())?;
     let started = tokio::select! {
         started = start(settings, &app) => started,
@@ -88,7 +92,7 @@ async fn serve(
     let reloading = async {
         loop {
             reload.asked().await;
-            reload.run(&handle, &app.keys).await;
+            reload.run(&handle, &app).await;
         }
     };
     tokio::select! {
@@ -155,7 +159,7 @@ fn open_port(
     app: &Data<App>,
 ) -> anyhow::Result<(ServerHandle, JoinHandle<io::Result<()>>)> {
     let (host, port) = (settings.host.as_str(), settings.port);
-    let front = Front::of(settings, connections)?;
+    let front = Front::of(settings, connections);
     let place = if handed.is_empty() {
         Place::Address(host, port)
     } else {
@@ -202,6 +206,7 @@ async fn prepare(settings: &Settings) -> anyhow::Result<(Boot, ServedModel)> {
     thread::Builder::new().name("boot".into()).spawn(move || {
         let prepared = boot::prepare_to_serve(&settings).and_then(|mut boot| {
             boot.options.max_restarts = settings.max_restarts.get();
+            boot.options.self_test_interval = settings.self_test_interval.duration();
             let model = served_model(&boot)?;
             Ok((boot, model))
         });
@@ -227,6 +232,7 @@ fn announce(settings: &Settings, boot: &mut Boot) -> anyhow::Result<()> {
         max_messages = settings.max_messages.get(),
         client_timeout_s = settings.client_timeout.duration().as_secs_f64(),
         stall_timeout_s = options.stall_timeout.as_secs_f64(),
+        self_test_interval_s = options.self_test_interval.map(|interval| interval.as_secs_f64()),
         load_timeout_s = options.load_timeout.as_secs_f64(),
         max_restarts = options.max_restarts,
         restart_window_s = options.restart_window.as_secs_f64(),

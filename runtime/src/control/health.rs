@@ -1,11 +1,10 @@
-//! gRPC's health service: serving means that requests are served.
+//! gRPC's health service: serving means what `/health/ready` means.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::Stream;
-use pocket_actors::api::EngineState;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
@@ -17,8 +16,8 @@ use crate::http::Report;
 /// The control plane, which is served whatever the engine does: that is what it is for.
 pub const CONTROL: &str = "pocket.control.v1.Control";
 
-/// How often the state is looked at for those who watch it.
-const PERIOD: Duration = Duration::from_millis(500);
+/// How often the state is looked at for those who watch it: ranks that fail are back within a second.
+const PERIOD: Duration = Duration::from_millis(100);
 
 /// Looks at the engine when asked, so that it is never behind.
 pub struct HealthService(pub Arc<Daemon>);
@@ -26,9 +25,9 @@ pub struct HealthService(pub Arc<Daemon>);
 /// What holds for the service of this name; none for an unknown one.
 async fn serving(daemon: &Daemon, service: &str) -> Option<ServingStatus> {
     match service {
-        "" => match Report::of(&daemon.app).await.state {
-            EngineState::Ready => Some(ServingStatus::Serving),
-            _ => Some(ServingStatus::NotServing),
+        "" => match Report::of(&daemon.app).await.is_ready() {
+            true => Some(ServingStatus::Serving),
+            false => Some(ServingStatus::NotServing),
         },
         CONTROL => Some(ServingStatus::Serving),
         _ => None,

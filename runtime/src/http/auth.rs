@@ -21,8 +21,8 @@ use super::error::ApiError;
 use super::state::App;
 use crate::failure::bad_input;
 
-/// Paths that need no key: what a prober of the machine asks, and what says nothing about requests.
-const OPEN: [&str; 3] = ["/health", "/version", "/openapi.json"];
+/// Paths that need no key: what probers of the machine ask. None says anything of what was asked.
+const OPEN: [&str; 3] = ["/health", "/health/live", "/health/ready"];
 
 /// Permission bits of those who are neither a file's owner nor of its group.
 const OTHERS: u32 = 0o007;

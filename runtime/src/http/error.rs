@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 /// Seconds a client is asked to wait before it tries again, with 429 and 503.
 const RETRY_AFTER_S: u64 = 1;
 
-/// The client closed the connection; no standard has a number for it.
+/// The client closed the connection; no standard has a number for it, nor a phrase.
 const CLIENT_CLOSED: u16 = 499;
+const CLIENT_CLOSED_PHRASE: &str = "Client Closed Request";
 
 /// A refusal or a failure, on its way to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,6 +127,17 @@ impl ApiError {
         }
     }
 
+    /// The body is encoded in a way that is not undone here: 415.
+    pub fn encoded_body(encoding: &str) -> Self {
+        Self {
+            status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            ..Self::invalid(format!(
+                "Content-Encoding is '{encoding}'; send the body as it is, without that header"
+            ))
+            .with_code("unsupported_content_encoding")
+        }
+    }
+
     /// There is no live request of this name: 404.
     pub fn no_such_request(id: &str) -> Self {
         Self {
@@ -201,6 +213,10 @@ impl From<RequestError> for ApiError {
             },
             RequestError::DeadlineExceeded(_) => Self::deadline_exceeded(message),
             RequestError::Cancelled => Self::unavailable(message).with_code("cancelled"),
+            RequestError::Unread(_) => {
+                Self::new(StatusCode::REQUEST_TIMEOUT, "timeout_error", message)
+                    .with_code("answer_not_read")
+            }
             RequestError::Unavailable(_) => Self::unavailable(message),
             RequestError::RankFailed(_) => Self::internal(message).with_code("rank_failed"),
         }
@@ -228,6 +244,9 @@ impl ResponseError for ApiError {
             StatusCode::REQUEST_TIMEOUT => {
                 response.force_close();
             }
+            status if status.as_u16() == CLIENT_CLOSED => {
+                response.reason(CLIENT_CLOSED_PHRASE);
+            }
             _ => {}
         }
         response.json(self.to_json())
@@ -245,6 +264,7 @@ mod tests {
             (RequestError::QueueFull { waiting: 8, limit: 8 }, 429, "rate_limit_error"),
             (RequestError::DeadlineExceeded(Duration::from_secs(2)), 504, "timeout_error"),
             (RequestError::Cancelled, 503, "service_unavailable_error"),
+            (RequestError::Unread(8), 408, "timeout_error"),
             (RequestError::Unavailable("draining".into()), 503, "service_unavailable_error"),
             (RequestError::RankFailed("rank 2 died".into()), 500, "server_error"),
         ];
@@ -298,5 +318,7 @@ mod tests {
     #[test]
     fn a_client_that_hung_up_has_a_status_of_its_own() {
         assert_eq!(ApiError::hung_up().status_code().as_u16(), 499);
+        let response = ApiError::hung_up().error_response();
+        assert_eq!(response.head().reason(), "Client Closed Request");
     }
 }

@@ -136,6 +136,13 @@ pub async fn json_body(
     if !media_type.eq_ignore_ascii_case("application/json") {
         return Err(ApiError::not_json(media_type));
     }
+    // Undoing it would let a small body become a very large one.
+    if let Some(encoding) = request.headers().get(header::CONTENT_ENCODING) {
+        let encoding = encoding.to_str().unwrap_or("unreadable").trim();
+        if !encoding.eq_ignore_ascii_case("identity") {
+            return Err(ApiError::encoded_body(encoding));
+        }
+    }
     let body = payload.to_bytes_limited(limits.body_bytes);
     match timeout(limits.client_time, body).await {
         Ok(Ok(Ok(body))) => Ok(body),

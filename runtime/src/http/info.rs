@@ -1,6 +1,6 @@
-//! `GET /health`, `/v1/models` and `/version`.
+//! `GET /health`, `/health/live`, `/health/ready`, `/v1/models` and `/version`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix_web::http::StatusCode;
 use actix_web::web::{Data, Path};
@@ -10,6 +10,7 @@ use pocket_actors::api::{EngineState, EngineStatus};
 use serde_json::{Value, json};
 
 use super::error::ApiError;
+use super::pulse::SILENCE_LIMIT;
 use super::state::{App, ServedModel, Serving, Stage};
 
 /// The coordinator answers at once, also while a step runs; one that does not is broken.
@@ -54,6 +55,13 @@ impl Report {
         Self { state: own.unwrap_or_else(said), loading: None, engine }
     }
 
+    /// Whether requests are served: ranks are there, have shown that they compute, and go on doing so. A
+    /// group that is idle shows it by a self-test, one that works by its steps; one that does neither is no
+    /// longer ready by the coordinator's own account.
+    pub fn is_ready(&self) -> bool {
+        self.state == EngineState::Ready
+    }
+
     fn body(&self) -> Value {
         let mut body = match &self.engine {
             Some(status) => json!(EngineStatus { state: self.state.clone(), ..status.clone() }),
@@ -74,14 +82,35 @@ async fn status(engine: &EngineHandle) -> Option<EngineStatus> {
 /// `GET /health`: 200 when requests are served, else 503; the body says why and shows every rank.
 pub async fn health(app: Data<App>) -> HttpResponse {
     let report = Report::of(&app).await;
-    HttpResponseBuilder::new(code(&report.state)).json(report.body())
+    HttpResponseBuilder::new(code(report.is_ready())).json(report.body())
 }
 
-fn code(state: &EngineState) -> StatusCode {
-    match state {
-        EngineState::Ready => StatusCode::OK,
-        _ => StatusCode::SERVICE_UNAVAILABLE,
+/// `GET /health/ready`: the same verdict, and nothing but the reason.
+pub async fn ready(app: Data<App>) -> HttpResponse {
+    let report = Report::of(&app).await;
+    let mut body = json!(report.state);
+    body["ready"] = json!(report.is_ready());
+    HttpResponseBuilder::new(code(report.is_ready())).json(body)
+}
+
+/// `GET /health/live`: 200 as long as the daemon's event loops turn, whatever the ranks do. Only a process
+/// that cannot help itself any more is to be killed for it.
+pub async fn live(app: Data<App>) -> HttpResponse {
+    let (live, body) = liveness(app.pulse.silence(Instant::now()));
+    HttpResponseBuilder::new(code(live)).json(body)
+}
+
+fn liveness(silence: Option<Duration>) -> (bool, Value) {
+    let live = silence.is_none_or(|silence| silence <= SILENCE_LIMIT);
+    let mut body = json!({"live": live});
+    if let Some(silence) = silence {
+        body["coordinator_silent_s"] = json!(silence.as_secs_f64());
     }
+    (live, body)
+}
+
+fn code(good: bool) -> StatusCode {
+    if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
 /// `GET /v1/models`.
@@ -128,6 +157,8 @@ mod tests {
             epoch: 1,
             restarts: 0,
             forward_passes: 7,
+            last_step_age_s: None,
+            last_self_test: None,
             running: 0,
             waiting: 0,
             kv_blocks_used: 3,
@@ -143,7 +174,7 @@ mod tests {
     /// The answer to `GET /health`.
     fn report(status: Option<EngineStatus>, own: Option<EngineState>) -> (StatusCode, Value) {
         let report = Report::merged(own, status);
-        (code(&report.state), report.body())
+        (code(report.is_ready()), report.body())
     }
 
     #[test]
@@ -175,6 +206,14 @@ mod tests {
             assert_eq!(body["state"], "failed");
             assert_eq!(body["reason"], "rank 2 was killed by signal 9");
         }
+    }
+
+    #[test]
+    fn a_coordinator_that_answers_is_alive_and_so_is_one_that_is_not_there_yet() {
+        assert_eq!(liveness(None), (true, json!({"live": true})));
+        let answered = json!({"live": true, "coordinator_silent_s": 1.5});
+        assert_eq!(liveness(Some(Duration::from_millis(1500))), (true, answered));
+        assert!(!liveness(Some(SILENCE_LIMIT + Duration::from_millis(1))).0);
     }
 
     #[test]

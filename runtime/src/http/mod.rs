@@ -1,4 +1,4 @@
-//! The HTTP API: OpenAI's completions and chat, models, health; tokens, cancelling, metrics, and the
+//! The HTTP API: OpenAI's completions and chat, models, health (`info`, `pulse`); tokens, cancelling, metrics, and the
 //! description of it all.
 //!
 //! A request goes through these files in order: `tls`, `cors`, `auth`, `server` (route),
@@ -16,6 +16,7 @@ mod delivery;
 mod entries;
 mod error;
 pub mod fields;
+mod heads;
 mod inference;
 mod info;
 mod label;
@@ -29,6 +30,7 @@ mod openapi;
 mod pages;
 mod params;
 mod prompt;
+mod pulse;
 mod reply;
 mod request;
 mod requests;
@@ -42,10 +44,13 @@ mod tls;
 mod tokenize;
 
 pub use auth::Keys;
+pub use heads::expect_long_names;
 pub use info::Report;
 pub use limits::Limits;
 pub use prompt::TextSide;
+pub use pulse::watch as watch_pulse;
 pub use reply::unix_seconds;
 pub use sampling::SamplingDefaults;
 pub use server::{Front, Place, listen};
 pub use state::{App, ServedModel, Serving, Stage};
+pub use tls::Certificates;

@@ -14,13 +14,11 @@ use actix_web::web::{self, Data, PathConfig, ServiceConfig};
 use actix_web::{App as Application, HttpRequest, HttpResponse, HttpServer, Resource, Route};
 
 use pocket_config::{Origins, Settings};
-use rustls::ServerConfig;
 
 use super::error::ApiError;
 use super::state::App;
-use super::{
-    auth, connection, cors, inference, info, label, metrics, openapi, requests, tls, tokenize,
-};
+use super::tls::Certificates;
+use super::{auth, connection, cors, inference, info, label, metrics, openapi, requests, tokenize};
 
 /// Says on every answer that a flag makes outputs wrong by request, and which.
 const OUTPUTS_WRONG: HeaderName = HeaderName::from_static("x-pocket-outputs-wrong");
@@ -54,27 +52,21 @@ pub enum Place<'a> {
 pub struct Front {
     /// Connections at a time; more wait until one closes.
     connections: usize,
-    /// For HTTPS.
-    tls: Option<ServerConfig>,
     /// Whose pages may use the API.
     origins: Option<Origins>,
 }
 
 impl Front {
     /// As the settings have it.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`tls::config`].
-    pub fn of(settings: &Settings, connections: usize) -> anyhow::Result<Self> {
-        let origins = settings.cors_origins.clone();
-        Ok(Self { connections, tls: tls::config(settings)?, origins })
+    pub fn of(settings: &Settings, connections: usize) -> Self {
+        Self { connections, origins: settings.cors_origins.clone() }
     }
 }
 
 /// Takes the place and starts to answer there. Also says the address, of several sockets the first one's.
 pub fn listen(place: Place<'_>, front: Front, app: Data<App>) -> io::Result<(Server, SocketAddr)> {
-    let Front { connections, tls, origins } = front;
+    let Front { connections, origins } = front;
+    let tls = app.certificates.as_ref().map(Certificates::config).transpose()?;
     let (encrypted, needs_key) = (tls.is_some(), app.keys.are_needed());
     let client_time = app.limits.client_time;
     let server = HttpServer::new(move || {
@@ -142,6 +134,8 @@ fn warn_if_open(address: SocketAddr, encrypted: bool, needs_key: bool) {
 fn table() -> Vec<(&'static str, &'static str, Route)> {
     vec![
         ("/health", READ, read().to(info::health)),
+        ("/health/live", READ, read().to(info::live)),
+        ("/health/ready", READ, read().to(info::ready)),
         ("/version", READ, read().to(info::version)),
         ("/metrics", READ, read().to(metrics::metrics)),
         ("/openapi.json", READ, read().to(openapi::document)),
@@ -247,7 +241,7 @@ mod tests {
     }
 
     fn front() -> Front {
-        Front::of(&Settings::default(), 2).unwrap()
+        Front::of(&Settings::default(), 2)
     }
 
     fn starting() -> Data<App> {
@@ -314,6 +308,11 @@ mod tests {
         let (status, _, body) = ask(&app, TestRequest::get().uri("/health")).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(body, json!({"state": "starting", "loaded": 0.5}));
+        let (status, _, body) = ask(&app, TestRequest::get().uri("/health/ready")).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(body, json!({"ready": false, "state": "starting"}));
+        let (status, _, body) = ask(&app, TestRequest::get().uri("/health/live")).await;
+        assert_eq!((status, body), (StatusCode::OK, json!({"live": true})));
         let chat = TestRequest::post().uri("/v1/chat/completions").set_json(json!({}));
         let (status, headers, body) = ask(&app, chat).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);

@@ -12,7 +12,9 @@ use super::auth::Keys;
 use super::error::ApiError;
 use super::limits::Limits;
 use super::prompt::TextSide;
+use super::pulse::Pulse;
 use super::sampling::SamplingDefaults;
+use super::tls::Certificates;
 
 /// The model as the API shows it.
 pub struct ServedModel {
@@ -58,6 +60,10 @@ pub struct App {
     pub limits: Limits,
     /// Who may ask.
     pub keys: Keys,
+    /// Who this is, with TLS.
+    pub certificates: Option<Arc<Certificates>>,
+    /// Whether the coordinator answers.
+    pub pulse: Pulse,
 }
 
 /// Where the server stands, for `/health`.
@@ -85,7 +91,7 @@ impl Drop for OpenRequest {
 
 impl App {
     /// A server whose model is not loaded yet.
-    pub fn new(limits: Limits, keys: Keys) -> Self {
+    pub fn new(limits: Limits, keys: Keys, certificates: Option<Arc<Certificates>>) -> Self {
         Self {
             phase: watch::Sender::new(Phase::Starting(None)),
             loaded: AtomicU32::new(0),
@@ -93,13 +99,15 @@ impl App {
             hold: OnceLock::new(),
             limits,
             keys,
+            certificates,
+            pulse: Pulse::default(),
         }
     }
 
     /// Limits as they are by default, and no keys.
     #[cfg(test)]
     pub fn for_tests() -> Self {
-        Self::new(Limits::of(&Default::default()), Keys::none())
+        Self::new(Limits::of(&Default::default()), Keys::none(), None)
     }
 
     /// The engine has ranks, which load.
@@ -143,6 +151,14 @@ impl App {
     /// Whether the server is on its way down.
     pub fn is_draining(&self) -> bool {
         matches!(self.phase(), Phase::Draining(_) | Phase::Failed(..))
+    }
+
+    /// The engine, once it has ranks, whatever became of it.
+    pub fn engine(&self) -> Option<EngineHandle> {
+        match self.phase() {
+            Phase::Starting(engine) => engine,
+            _ => self.serving().map(|serving| serving.engine.clone()),
+        }
     }
 
     /// The model and engine, once there, whatever became of them.

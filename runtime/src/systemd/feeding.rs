@@ -105,6 +105,8 @@ mod tests {
             epoch: 0,
             restarts: 0,
             forward_passes: 7,
+            last_step_age_s: None,
+            last_self_test: None,
             running,
             waiting: 0,
             kv_blocks_used: 0,

@@ -58,7 +58,8 @@ const NO_MODEL: Outcome = error(404, "the model asked for is not served");
 const NO_REQUEST: Outcome = error(404, "there is no live request of this name");
 const TOO_SLOW: Outcome = error(408, "the body did not come within client_timeout");
 const TOO_LARGE: Outcome = error(413, "the body is larger than max_request_bytes");
-const NOT_JSON: Outcome = error(415, "the body is not declared as application/json");
+const NOT_JSON: Outcome =
+    error(415, "the body is not declared as application/json, or it is compressed");
 const QUEUE_FULL: Outcome = error(429, "as many requests wait as may (max_queue); try again later");
 const HUNG_UP: Outcome = error(499, "the client closed its side of the connection");
 const FAILED: Outcome = error(500, "the server failed");
@@ -196,6 +197,34 @@ pub const OPERATIONS: &[Operation] = &[
                 status: 503,
                 about: "they are not; the body says why",
                 bodies: &[Body::Json("Health")],
+            },
+        ],
+        ..READ
+    },
+    Operation {
+        path: "/health/live",
+        id: "live",
+        summary: "Whether the daemon's event loops turn",
+        outcomes: &[
+            ok("they turn", &[Body::Json("Live")]),
+            Outcome {
+                status: 503,
+                about: "the coordinator is stuck; the process is to be started again",
+                bodies: &[Body::Json("Live")],
+            },
+        ],
+        ..READ
+    },
+    Operation {
+        path: "/health/ready",
+        id: "ready",
+        summary: "Whether requests are served",
+        outcomes: &[
+            ok("requests are served", &[Body::Json("Ready")]),
+            Outcome {
+                status: 503,
+                about: "they are not; the body says why",
+                bodies: &[Body::Json("Ready")],
             },
         ],
         ..READ

@@ -14,6 +14,17 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
     vec![
         ("Health", health()),
         ("RankHealth", rank()),
+        (
+            "Live",
+            partial([("live", json!({"type": "boolean"}))], [("coordinator_silent_s", number())]),
+        ),
+        (
+            "Ready",
+            partial(
+                [("ready", json!({"type": "boolean"})), ("state", one_of(STATES))],
+                [("reason", text())],
+            ),
+        ),
         ("Version", object([("version", text())])),
         ("Model", model()),
         (
@@ -88,6 +99,7 @@ fn model() -> Value {
 /// While the model loads there may be no engine to ask, and then most of it is not there.
 fn health() -> Value {
     let cost = object([("fixed_us", number()), ("row_us", number())]);
+    let self_test = object([("passed", count()), ("age_s", number()), ("took_ms", number())]);
     partial(
         [("state", one_of(STATES))],
         [
@@ -96,6 +108,8 @@ fn health() -> Value {
             ("epoch", count()),
             ("restarts", count()),
             ("forward_passes", count()),
+            ("last_step_age_s", nullable(number())),
+            ("last_self_test", nullable(self_test)),
             ("running", count()),
             ("waiting", count()),
             ("kv_blocks_used", count()),
@@ -132,7 +146,7 @@ fn rank() -> Value {
 
 #[cfg(test)]
 mod tests {
-    use pocket_actors::api::{CallCost, EngineState, EngineStatus, RankStatus};
+    use pocket_actors::api::{CallCost, EngineState, EngineStatus, RankStatus, SelfTestStatus};
     use pocket_collectives::{Counters, Progress};
 
     use super::*;
@@ -160,6 +174,8 @@ mod tests {
             epoch: 1,
             restarts: 0,
             forward_passes: 7,
+            last_step_age_s: Some(0.5),
+            last_self_test: Some(SelfTestStatus { passed: 1, age_s: 2.0, took_ms: 3.0 }),
             running: 1,
             waiting: 0,
             kv_blocks_used: 3,
@@ -182,6 +198,8 @@ mod tests {
         }
         let cost = &health["properties"]["call_cost"]["anyOf"][0]["properties"];
         assert_eq!(members(cost), members(&status["call_cost"]));
+        let test = &health["properties"]["last_self_test"]["anyOf"][0]["properties"];
+        assert_eq!(members(test), members(&status["last_self_test"]));
     }
 
     #[test]
