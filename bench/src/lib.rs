@@ -2,6 +2,8 @@
 //!
 //! - [`stats`]: summaries, least squares with errors and influence, intervals, ratios;
 //! - [`law`]: the cost of a prefill as calls, tokens and a constant, and what follows from it;
+//! - [`load`]: requests, arrival times and streams of any OpenAI-compatible server, and what its client
+//!   measures;
 //! - [`record`]: `record.json`, with what is needed to judge and to repeat a measurement;
 //! - [`report`]: pages, Markdown and text, with plots.
 
@@ -9,6 +11,7 @@
 #![warn(missing_docs)]
 
 pub mod law;
+pub mod load;
 pub mod record;
 pub mod report;
 pub mod stats;

@@ -5,6 +5,7 @@
 
 mod attack;
 mod bad_input;
+mod bench_serve;
 mod bits;
 mod common;
 mod conformance;
@@ -35,5 +36,6 @@ mod reference;
 mod secrets;
 mod security;
 mod slow_readers;
+mod stub_server;
 mod systemd;
 mod tls;

@@ -38,9 +38,13 @@ pub fn command_line(variables: &[(String, String)], args: &[String]) -> String {
         variables.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();
     let mut secret = None;
     for arg in args {
-        if let Some(stand_in) = secret.take() {
-            words.push(format!("\"{stand_in}\""));
-            continue;
+        // An option may have several values.
+        match secret {
+            Some(stand_in) if !arg.starts_with("--") => {
+                words.push(format!("\"{stand_in}\""));
+                continue;
+            }
+            _ => secret = None,
         }
         let option = SECRETS.iter().find(|(option, _)| arg.split('=').next() == Some(option));
         words.push(match option {
@@ -94,6 +98,7 @@ mod tests {
             &["pocketd", "--api-key", "sesame", "--seed", "1"][..],
             &["pocketd", "--api-key=sesame", "--seed", "1"],
             &["pocketd", "--header", "X-Key: sesame", "--seed", "1"],
+            &["pocketd", "--header", "a=sesame", "b=sesame", "--seed", "1"],
         ] {
             let line = command_line(&[], &owned(args));
             assert!(!line.contains("sesame"), "{line}");

@@ -1,10 +1,14 @@
 //! Options of `bench`.
 
+mod serve;
+
 use clap::{Args, Subcommand};
 use pocket_config::Sources;
 
 use super::settings::{BenchScope, SettingArgs};
 use super::values;
+
+pub use serve::{BackendName, DatasetName, ResultArgs, ServeBenchArgs, TargetArgs, WorkloadArgs};
 
 /// Options of `bench`.
 #[derive(Debug, Args)]
@@ -21,6 +25,8 @@ pub enum Bench {
     Roofline(RooflineArgs),
     /// A wave of requests merged into one call, cut by the scheduler, and one call each
     Wave(WaveArgs),
+    /// A load on a server of OpenAI's API, measured as `vllm bench serve` does
+    Serve(Box<ServeBenchArgs>),
 }
 
 impl Bench {
@@ -29,6 +35,8 @@ impl Bench {
         match self {
             Bench::Roofline(args) => args.settings.sources(),
             Bench::Wave(args) => args.settings.sources(),
+            // The server has settings, its client has none but those of logging.
+            Bench::Serve(_) => Sources::of_process(None, Vec::new()),
         }
     }
 }

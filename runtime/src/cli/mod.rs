@@ -7,14 +7,17 @@ mod bench;
 mod ctl;
 mod settings;
 mod usage;
-mod values;
+pub mod values;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use pocket_config::Sources;
 
-pub use bench::{Bench, BenchArgs, RooflineArgs, WaveArgs};
+pub use bench::{
+    BackendName, Bench, BenchArgs, DatasetName, ResultArgs, RooflineArgs, ServeBenchArgs,
+    TargetArgs, WaveArgs, WorkloadArgs,
+};
 pub use ctl::{Ctl, CtlArgs, CtlTarget, StatusArgs};
 pub use settings::{FlagsScope, InspectScope, OneShotScope, ServeScope, SettingArgs};
 pub use usage::report;

@@ -1,7 +1,9 @@
 //! `pocketd bench`: measurements of this machine and this engine.
 
+mod own;
 mod prompts;
 mod roofline;
+mod serve;
 mod wave;
 mod work;
 
@@ -14,5 +16,6 @@ pub fn run(settings: &Settings, what: &Bench) -> anyhow::Result<()> {
     match what {
         Bench::Roofline(args) => roofline::run(settings, args),
         Bench::Wave(args) => wave::run(settings, args),
+        Bench::Serve(args) => serve::run(args),
     }
 }

@@ -1,0 +1,564 @@
+//! What came of a run, under the names of `vllm bench serve`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::client::Outcome;
+use super::reading::Answer;
+use super::run::Ran;
+use super::{Overhead, peaks};
+use crate::stats::Summary;
+
+/// A time that is measured for every answer, or for every token of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// Time to first token.
+    Ttft,
+    /// Time per output token after the first, a mean for each answer.
+    Tpot,
+    /// Inter-token latency.
+    Itl,
+    /// End-to-end latency.
+    E2el,
+}
+
+impl Metric {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Metric; 4] = [Metric::Ttft, Metric::Tpot, Metric::Itl, Metric::E2el];
+
+    /// Its name in options and results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::Ttft => "ttft",
+            Metric::Tpot => "tpot",
+            Metric::Itl => "itl",
+            Metric::E2el => "e2el",
+        }
+    }
+
+    /// Its name in full.
+    pub fn title(self) -> &'static str {
+        match self {
+            Metric::Ttft => "Time to first token",
+            Metric::Tpot => "Time per output token after the first",
+            Metric::Itl => "Inter-token latency",
+            Metric::E2el => "End-to-end latency",
+        }
+    }
+}
+
+/// What an answer must keep to be a good one, milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Slo {
+    /// Time to first token.
+    pub ttft: Option<f64>,
+    /// Time per output token; an answer of one token has none and keeps it.
+    pub tpot: Option<f64>,
+    /// End-to-end latency.
+    pub e2el: Option<f64>,
+}
+
+impl Slo {
+    fn kept_by(&self, answer: &Answer) -> bool {
+        let within = |limit: Option<f64>, seconds: f64| limit.is_none_or(|ms| seconds * 1e3 <= ms);
+        within(self.ttft, answer.ttft)
+            && within(self.tpot, answer.tpot().unwrap_or(0.0))
+            && within(self.e2el, answer.latency)
+    }
+}
+
+/// Answers that kept what they must.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Goodput {
+    /// What they must keep.
+    pub slo: Slo,
+    /// How many did.
+    pub good: usize,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Every request, in the plan's order; none of those that the interruption met.
+    pub outcomes: Vec<Option<Outcome>>,
+    /// Of the run, seconds.
+    pub duration_s: f64,
+    /// It was ended before its time.
+    pub interrupted: bool,
+    /// What the client took.
+    pub overhead: Overhead,
+    /// Answers that kept their objectives, where there are some.
+    pub goodput: Option<Goodput>,
+    percents: Vec<f64>,
+}
+
+impl Measured {
+    /// Of a run; with these percentiles, and objectives if there are any.
+    pub fn of(ran: Ran, slo: Option<Slo>, percents: &[f64]) -> Self {
+        let Ran { outcomes, duration_s, interrupted, overhead } = ran;
+        let mut measured = Self {
+            outcomes,
+            duration_s,
+            interrupted,
+            overhead,
+            goodput: None,
+            percents: percents.to_vec(),
+        };
+        measured.goodput = slo.map(|slo| {
+            let good = measured.answers().filter(|(_, answer)| slo.kept_by(answer)).count();
+            Goodput { slo, good }
+        });
+        measured
+    }
+
+    /// Requests that came to an end.
+    pub fn ended(&self) -> impl Iterator<Item = &Outcome> + Clone {
+        self.outcomes.iter().flatten()
+    }
+
+    /// Complete answers.
+    pub fn answers(&self) -> impl Iterator<Item = (&Outcome, &Answer)> + Clone {
+        self.ended().filter_map(|outcome| Some((outcome, outcome.answer.as_ref().ok()?)))
+    }
+
+    /// Complete answers, counted.
+    pub fn completed(&self) -> usize {
+        self.answers().count()
+    }
+
+    /// Requests that failed, counted.
+    pub fn failed(&self) -> usize {
+        self.ended().count() - self.completed()
+    }
+
+    /// Failures by kind.
+    pub fn failures(&self) -> BTreeMap<&'static str, usize> {
+        let mut kinds = BTreeMap::new();
+        for outcome in self.ended() {
+            if let Err(failure) = &outcome.answer {
+                *kinds.entry(failure.kind()).or_insert(0) += 1;
+            }
+        }
+        kinds
+    }
+
+    /// What the first failed request met.
+    pub fn first_failure(&self) -> Option<String> {
+        self.ended().find_map(|outcome| Some(outcome.answer.as_ref().err()?.to_string()))
+    }
+
+    /// Tokens of the prompts that were answered.
+    pub fn input_tokens(&self) -> usize {
+        self.answers().filter_map(|(outcome, _)| outcome.prompt_tokens()).sum()
+    }
+
+    /// Tokens generated for them.
+    pub fn output_tokens(&self) -> usize {
+        self.answers().map(|(_, answer)| answer.output_tokens).sum()
+    }
+
+    /// Tokens generated a second, of all answers together.
+    pub fn output_throughput(&self) -> f64 {
+        self.output_tokens() as f64 / self.duration_s
+    }
+
+    /// Prompt tokens that the server took from a cache; none if it never says.
+    pub fn cached_tokens(&self) -> Option<u64> {
+        let said = self.answers().filter_map(|(_, answer)| answer.cached_tokens);
+        said.map(|tokens| tokens as u64).reduce(|a, b| a + b)
+    }
+
+    /// Cached tokens beyond those of a prefix that prompts share on purpose, of all answers together.
+    pub fn cached_beyond(&self, shared_prefix: usize) -> u64 {
+        let beyond =
+            |answer: &Answer| answer.cached_tokens.unwrap_or(0).saturating_sub(shared_prefix);
+        self.answers().map(|(_, answer)| beyond(answer) as u64).sum()
+    }
+
+    /// Answers for which a cache had something; none if the server never says.
+    pub fn cache_hits(&self) -> Option<u64> {
+        let said = self.answers().filter_map(|(_, answer)| answer.cached_tokens);
+        said.map(|tokens| u64::from(tokens > 0)).reduce(|a, b| a + b)
+    }
+
+    /// Whether the server counted as many prompt tokens as were sent; none where either is not known.
+    pub fn prompts_as_planned(&self) -> Option<bool> {
+        let pairs = self
+            .answers()
+            .filter_map(|(outcome, answer)| Some(outcome.planned_prompt? == answer.prompt_tokens?));
+        pairs.reduce(|a, b| a && b)
+    }
+
+    /// The samples of a metric, milliseconds.
+    pub fn samples(&self, metric: Metric) -> Vec<f64> {
+        let ms = |seconds: f64| seconds * 1e3;
+        let answers = self.answers().map(|(_, answer)| answer);
+        match metric {
+            Metric::Ttft => answers.map(|answer| ms(answer.ttft)).collect(),
+            Metric::Tpot => answers.filter_map(|answer| answer.tpot().map(ms)).collect(),
+            Metric::Itl => answers.flat_map(|a| a.itls.iter().copied().map(ms)).collect(),
+            Metric::E2el => answers.map(|answer| ms(answer.latency)).collect(),
+        }
+    }
+
+    /// A metric in numbers; none without samples.
+    pub fn summary(&self, metric: Metric) -> Option<Summary> {
+        Summary::of(&self.samples(metric), &self.percents)
+    }
+
+    /// Times to the first chunk, whatever it had in it.
+    pub fn first_chunks(&self) -> Option<Summary> {
+        let first: Vec<f64> = self.answers().map(|(_, a)| a.ttft_first_chunk * 1e3).collect();
+        Summary::of(&first, &self.percents)
+    }
+
+    /// Most requests open at a time.
+    pub fn peak_concurrency(&self) -> usize {
+        peaks::concurrency(self.ended())
+    }
+
+    /// The result's members, as `vllm bench serve` names them, and what this program adds. Numbers that
+    /// do not exist, such as the mean of nothing, are null.
+    pub fn members(&self, shown: &[Metric]) -> Map<String, Value> {
+        let per_second = |count: usize| count as f64 / self.duration_s;
+        let (input, output) = (self.input_tokens(), self.output_tokens());
+        let Value::Object(mut members) = json!({
+            "duration": self.duration_s,
+            "completed": self.completed(),
+            "failed": self.failed(),
+            "total_input_tokens": input,
+            "total_output_tokens": output,
+            "request_throughput": per_second(self.completed()),
+            "request_goodput": self.goodput.map(|goodput| per_second(goodput.good)),
+            "output_throughput": per_second(output),
+            "total_token_throughput": per_second(input + output),
+            "max_output_tokens_per_s": peaks::tokens_per_second(self.ended()),
+            "max_concurrent_requests": self.peak_concurrency(),
+            "unfinished": self.outcomes.len() - self.ended().count(),
+            "interrupted": self.interrupted,
+            "failures": self.failures(),
+            "cached_tokens": self.cached_tokens(),
+            "prefix_cache_hits": self.cache_hits(),
+            "prompts_as_planned": self.prompts_as_planned(),
+            "slo_ms": self.goodput.map(|goodput| goodput.slo),
+            "client": self.overhead,
+        }) else {
+            return Map::new();
+        };
+        for metric in shown {
+            self.add(&mut members, metric.name(), self.summary(*metric));
+            if *metric == Metric::Ttft {
+                self.add(&mut members, "ttft_first_chunk", self.first_chunks());
+            }
+        }
+        members
+    }
+
+    fn add(&self, members: &mut Map<String, Value>, name: &str, summary: Option<Summary>) {
+        let summary = summary.as_ref();
+        members.insert(format!("mean_{name}_ms"), json!(summary.map(|s| s.mean)));
+        members.insert(format!("median_{name}_ms"), json!(summary.map(|s| s.median)));
+        members.insert(format!("std_{name}_ms"), json!(summary.map(|s| s.std)));
+        for (index, percent) in self.percents.iter().enumerate() {
+            let value = summary.and_then(|s| s.percentiles.get(index)).map(|(_, value)| *value);
+            members.insert(format!("p{percent}_{name}_ms"), json!(value));
+        }
+    }
+
+    /// A list with an entry for each request, of each of the members that `--save-detailed` adds. Times
+    /// are seconds, as vLLM has them.
+    pub fn detailed(&self) -> Map<String, Value> {
+        let each = |of: &dyn Fn(&Outcome) -> Value| -> Value {
+            let entry = |outcome: &Option<Outcome>| outcome.as_ref().map_or(Value::Null, of);
+            self.outcomes.iter().map(entry).collect()
+        };
+        let of_answer = |of: &dyn Fn(&Answer) -> Value, else_: Value| {
+            each(&|outcome| outcome.answer.as_ref().map_or_else(|_| else_.clone(), of))
+        };
+        let members = [
+            ("input_lens", each(&|outcome| json!(outcome.prompt_tokens()))),
+            ("output_lens", of_answer(&|answer| json!(answer.output_tokens), json!(0))),
+            ("ttfts", of_answer(&|answer| json!(answer.ttft), Value::Null)),
+            ("ttfts_first_chunk", of_answer(&|a| json!(a.ttft_first_chunk), Value::Null)),
+            ("itls", of_answer(&|answer| json!(answer.itls), json!([]))),
+            ("e2els", of_answer(&|answer| json!(answer.latency), Value::Null)),
+            ("start_times", each(&|outcome| json!(outcome.started))),
+            ("generated_texts", of_answer(&|answer| json!(answer.text), json!(""))),
+            ("generated_reasoning", of_answer(&|answer| json!(answer.reasoning), json!(""))),
+            ("counted_by", of_answer(&|answer| json!(answer.counted_by), Value::Null)),
+            ("finish_reasons", of_answer(&|answer| json!(answer.finish_reason), Value::Null)),
+            ("cached_lens", of_answer(&|answer| json!(answer.cached_tokens), Value::Null)),
+            ("timings", of_answer(&|answer| json!(answer.timings), Value::Null)),
+            ("errors", self.errors()),
+        ];
+        members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    fn errors(&self) -> Value {
+        let error = |outcome: &Option<Outcome>| match outcome {
+            Some(Outcome { answer: Ok(_), .. }) => String::new(),
+            Some(Outcome { answer: Err(failure), .. }) => failure.to_string(),
+            None => "the run was interrupted".to_owned(),
+        };
+        self.outcomes.iter().map(error).map(Value::from).collect()
+    }
+}
+
+/// The table that is printed, in vLLM's form.
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let per_second = |count: usize| count as f64 / self.duration_s;
+        let (input, output) = (self.input_tokens(), self.output_tokens());
+        writeln!(f, "{:=^60}", " Serving benchmark ")?;
+        writeln!(f, "{:<44}{:>16}", "Successful requests:", self.completed())?;
+        writeln!(f, "{:<44}{:>16}", "Failed requests:", self.failed())?;
+        for (kind, count) in self.failures() {
+            writeln!(f, "{:<44}{count:>16}", format!("  {kind}:"))?;
+        }
+        if self.interrupted {
+            let unfinished = self.outcomes.len() - self.ended().count();
+            writeln!(f, "{:<44}{unfinished:>16}", "Interrupted; requests without an end:")?;
+        }
+        writeln!(f, "{:<44}{:>16.2}", "Duration (s):", self.duration_s)?;
+        writeln!(f, "{:<44}{input:>16}", "Total input tokens:")?;
+        writeln!(f, "{:<44}{output:>16}", "Total generated tokens:")?;
+        if let Some(cached) = self.cached_tokens() {
+            writeln!(f, "{:<44}{cached:>16}", "Cached input tokens:")?;
+        }
+        let rows = [
+            ("Request throughput (req/s):", Some(per_second(self.completed()))),
+            ("Request goodput (req/s):", self.goodput.map(|goodput| per_second(goodput.good))),
+            ("Output token throughput (tok/s):", Some(per_second(output))),
+            ("Peak output token throughput (tok/s):", Some(peaks::tokens_per_second(self.ended()))),
+            ("Total token throughput (tok/s):", Some(per_second(input + output))),
+        ];
+        for (name, value) in rows {
+            if let Some(value) = value {
+                writeln!(f, "{name:<44}{value:>16.2}")?;
+            }
+        }
+        writeln!(f, "{:<44}{:>16}", "Peak concurrent requests:", self.peak_concurrency())?;
+        for metric in Metric::ALL {
+            self.write_metric(f, metric)?;
+        }
+        writeln!(f, "{:=^60}", "")?;
+        if let Some(failure) = self.first_failure() {
+            writeln!(f, "first failure: {failure}")?;
+        }
+        self.overhead.fmt(f)
+    }
+}
+
+impl Measured {
+    fn write_metric(&self, f: &mut fmt::Formatter<'_>, metric: Metric) -> fmt::Result {
+        let Some(summary) = self.summary(metric) else { return Ok(()) };
+        let name = metric.name().to_uppercase();
+        writeln!(f, "{:-^60}", format!(" {} ", metric.title()))?;
+        let mut rows =
+            vec![("Mean".to_owned(), summary.mean), ("Median".to_owned(), summary.median)];
+        rows.extend(summary.percentiles.iter().map(|(p, value)| (format!("P{p}"), *value)));
+        if let Some(first) = self.first_chunks().filter(|_| metric == Metric::Ttft) {
+            rows.push(("Mean to first chunk,".to_owned(), first.mean));
+        }
+        for (which, value) in rows {
+            writeln!(f, "{:<44}{value:>16.2}", format!("{which} {name} (ms):"))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Overhead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known =
+            |value: Option<f64>| value.map_or("?".to_owned(), |value| format!("{value:.2}"));
+        writeln!(
+            f,
+            "client: {} cores, {} us a chunk; its timers were late by {} ms (mean), {} ms (99 %)",
+            known(self.cores),
+            known(self.cpu_us_per_chunk),
+            known(self.timer_late_ms.mean),
+            known(self.timer_late_ms.p99),
+        )?;
+        match &self.warning {
+            Some(warning) => writeln!(f, "warning: {warning}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::load::{CountedBy, Failure};
+
+    /// An answer to a request sent at this time, with a token at `ttft` and after each of the gaps.
+    pub fn answered(started: f64, ttft: f64, itls: &[f64]) -> Outcome {
+        let latency = ttft + itls.iter().sum::<f64>();
+        let answer = Answer {
+            ttft,
+            ttft_first_chunk: ttft / 2.0,
+            itls: itls.to_vec(),
+            latency,
+            output_tokens: itls.len() + 1,
+            counted_by: CountedBy::Usage,
+            prompt_tokens: Some(10),
+            cached_tokens: None,
+            text: "text".to_owned(),
+            reasoning: String::new(),
+            finish_reason: Some("length".to_owned()),
+            timings: None,
+        };
+        Outcome {
+            started,
+            planned_prompt: Some(10),
+            planned_output: itls.len() + 1,
+            answer: Ok(answer),
+            took: latency,
+        }
+    }
+
+    /// A request that failed after so many seconds.
+    pub fn failed(started: f64, took: f64) -> Outcome {
+        let answer = Err(Failure::status(503, "busy"));
+        Outcome { started, planned_prompt: Some(10), planned_output: 3, answer, took }
+    }
+
+    fn measured(outcomes: Vec<Option<Outcome>>, slo: Option<Slo>) -> Measured {
+        let overhead = Overhead::of(Some(0.1), 2.0, 10, &[], &[]);
+        let interrupted = outcomes.iter().any(Option::is_none);
+        Measured::of(Ran { outcomes, duration_s: 2.0, interrupted, overhead }, slo, &[50.0, 99.9])
+    }
+
+    /// The members of a result of `vllm bench serve` (`vllm/benchmarks/serve.py`), for generation, with
+    /// `--save-detailed` and one percentile; those of the setting are the command's.
+    const VLLM: &[&str] = &[
+        "duration",
+        "completed",
+        "failed",
+        "total_input_tokens",
+        "total_output_tokens",
+        "request_throughput",
+        "request_goodput",
+        "output_throughput",
+        "total_token_throughput",
+        "input_lens",
+        "output_lens",
+        "ttfts",
+        "itls",
+        "start_times",
+        "generated_texts",
+        "errors",
+        "max_output_tokens_per_s",
+        "max_concurrent_requests",
+        "mean_ttft_ms",
+        "median_ttft_ms",
+        "std_ttft_ms",
+        "p99.9_ttft_ms",
+        "mean_tpot_ms",
+        "median_tpot_ms",
+        "std_tpot_ms",
+        "p99.9_tpot_ms",
+        "mean_itl_ms",
+        "median_itl_ms",
+        "std_itl_ms",
+        "p99.9_itl_ms",
+        "mean_e2el_ms",
+        "median_e2el_ms",
+        "std_e2el_ms",
+        "p99.9_e2el_ms",
+    ];
+
+    #[test]
+    fn all_members_of_vllm_are_there() {
+        for outcomes in
+            [vec![], vec![Some(answered(0.0, 0.1, &[0.1])), Some(failed(0.0, 0.1)), None]]
+        {
+            let measured = measured(outcomes, None);
+            let mut members = measured.members(&Metric::ALL);
+            members.extend(measured.detailed());
+            for name in VLLM {
+                assert!(members.contains_key(*name), "no {name}");
+            }
+            // A percentile of a whole number has no decimals in its name.
+            assert!(members.contains_key("p50_itl_ms"));
+        }
+    }
+
+    #[test]
+    fn numbers_are_of_complete_answers_only() {
+        let outcomes = vec![
+            Some(answered(0.0, 0.1, &[0.1, 0.1])),
+            Some(failed(0.0, 0.01)),
+            Some(answered(0.0, 0.3, &[])),
+            None,
+        ];
+        let measured = measured(outcomes, Some(Slo { ttft: Some(200.0), ..Slo::default() }));
+        let members = measured.members(&Metric::ALL);
+        for (name, expected) in [
+            ("completed", json!(2)),
+            ("failed", json!(1)),
+            ("unfinished", json!(1)),
+            ("interrupted", json!(true)),
+            ("failures", json!({"status": 1})),
+            ("total_input_tokens", json!(20)),
+            ("total_output_tokens", json!(4)),
+            ("request_throughput", json!(1.0)),
+            ("request_goodput", json!(0.5)),
+            ("output_throughput", json!(2.0)),
+            ("total_token_throughput", json!(12.0)),
+            ("mean_ttft_ms", json!(200.0)),
+            ("p50_ttft_first_chunk_ms", json!(100.0)),
+            ("mean_tpot_ms", json!(100.0)),
+            ("max_concurrent_requests", json!(3)),
+            ("prompts_as_planned", json!(true)),
+            ("cached_tokens", Value::Null),
+        ] {
+            let close = members[name] == expected
+                || members[name]
+                    .as_f64()
+                    .zip(expected.as_f64())
+                    .is_some_and(|(a, b)| (a - b).abs() < 1e-9);
+            assert!(close, "{name}: {} instead of {expected}", members[name]);
+        }
+        let detailed = measured.detailed();
+        assert_eq!(detailed["output_lens"], json!([3, 0, 1, null]));
+        assert_eq!(
+            detailed["errors"],
+            json!(["", "HTTP 503: busy", "", "the run was interrupted"])
+        );
+        let table = measured.to_string();
+        for part in ["status:", "first failure: HTTP 503: busy", "Interrupted", "goodput"] {
+            assert!(table.contains(part), "{part}: {table}");
+        }
+    }
+
+    #[test]
+    fn each_objective_counts() {
+        let kept = |slo: Slo| slo.kept_by(answered(0.0, 0.1, &[0.2]).answer.as_ref().unwrap());
+        let none = Slo::default();
+        assert!(kept(none));
+        assert!(kept(Slo { ttft: Some(100.0), tpot: Some(200.1), e2el: Some(300.1) }));
+        assert!(!kept(Slo { ttft: Some(99.0), ..none }));
+        assert!(!kept(Slo { tpot: Some(199.0), ..none }));
+        assert!(!kept(Slo { e2el: Some(299.0), ..none }));
+        let one = answered(0.0, 0.1, &[]);
+        assert!(Slo { tpot: Some(0.0), ..none }.kept_by(one.answer.as_ref().unwrap()));
+    }
+
+    /// B3: what a cache had is counted, but for what prompts share on purpose.
+    #[test]
+    fn cached_tokens_are_counted() {
+        let cached = |tokens: usize| {
+            let mut outcome = answered(0.0, 0.1, &[]);
+            outcome.answer.as_mut().unwrap().cached_tokens = Some(tokens);
+            Some(outcome)
+        };
+        let measured = measured(vec![cached(0), cached(8), cached(5)], None);
+        assert_eq!((measured.cached_tokens(), measured.cache_hits()), (Some(13), Some(2)));
+        assert_eq!((measured.cached_beyond(0), measured.cached_beyond(5)), (13, 3));
+        assert_eq!(measured.cached_beyond(8), 0);
+    }
+}

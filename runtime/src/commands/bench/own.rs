@@ -1,0 +1,58 @@
+//! Measurements of servers: run on one thread, ended by signals, saved and judged in one way.
+
+use pocket_bench::record::Record;
+use tokio::sync::watch;
+
+use crate::commands::engine::Signals;
+use crate::failure::Interrupted;
+
+/// A wish to end, which a signal makes known.
+#[derive(Clone, Debug)]
+pub struct Stop(watch::Receiver<Option<i32>>);
+
+impl Stop {
+    /// Ready once somebody has asked.
+    pub async fn asked(&self) -> Interrupted {
+        let mut receiver = self.0.clone();
+        let signal = receiver.wait_for(Option::is_some).await;
+        match signal.ok().and_then(|signal| *signal) {
+            Some(signal) => Interrupted(signal),
+            // Whoever listens for signals lives as long as the work.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether somebody has asked.
+    fn signal(&self) -> Option<Interrupted> {
+        self.0.borrow().map(Interrupted)
+    }
+}
+
+/// Does the work on this thread: what one thread cannot do in time, measurements say. The first signal
+/// asks the work to end and to give what it has; a second one ends the program.
+pub fn block_on<T>(
+    work: impl AsyncFnOnce(Stop) -> anyhow::Result<T>,
+) -> anyhow::Result<(T, Option<Interrupted>)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut signals = Signals::listen()?;
+        let (sender, receiver) = watch::channel(None);
+        tokio::spawn(async move {
+            let Interrupted(signal) = signals.next().await;
+            sender.send_replace(Some(signal));
+            // The servers go with this process.
+            std::process::exit(128 + signals.next().await.0);
+        });
+        let stop = Stop(receiver);
+        let outcome = work(stop.clone()).await?;
+        Ok((outcome, stop.signal()))
+    })
+}
+
+/// The end of a measurement that was shown: interrupted, not to be believed, or well.
+pub fn end<T>(record: &Record<T>, interrupted: Option<Interrupted>) -> anyhow::Result<()> {
+    match interrupted {
+        Some(signal) => Err(signal.into()),
+        None => Ok(record.verdict()?),
+    }
+}
