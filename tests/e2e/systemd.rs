@@ -1,6 +1,7 @@
 //! The daemon under a service manager, played by the test: its notify socket, its sockets handed over.
 
-use std::os::unix::net::UnixDatagram;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 
 use nix::sys::signal::Signal;
@@ -62,6 +63,19 @@ impl Manager {
             self.told.extend(message.lines().map(str::to_owned));
         }
         self.told
+    }
+
+    /// Fills the queue: nothing more gets in until something is read.
+    fn gets_full(&self) {
+        let filler = UnixDatagram::unbound().unwrap();
+        filler.connect(self.folder.path().join("notify")).unwrap();
+        filler.set_nonblocking(true).unwrap();
+        let full = loop {
+            if let Err(error) = filler.send(b"FILLER=1\n") {
+                break error;
+            }
+        };
+        assert_eq!(full.kind(), std::io::ErrorKind::WouldBlock);
     }
 
     fn count(&self, line: &str) -> usize {
@@ -211,6 +225,45 @@ fn a_hangup_reloads_log_filter_and_flags() {
     assert!(manager.told.iter().any(|line| line.starts_with("MONOTONIC_USEC=")));
     assert_eq!(manager.count("READY=1"), 4);
     assert_eq!(daemon.stop(PATIENCE).unwrap().status.code(), Some(0));
+}
+
+/// What cannot be told waits, and the daemon does not.
+#[test]
+fn a_manager_that_does_not_listen_holds_up_nothing() {
+    let mut manager = Manager::new();
+    let mut daemon = manager.manages(two_ranks()).start().unwrap();
+    manager.hears("READY=1");
+    manager.hears("STATUS=serving: ");
+    manager.gets_full();
+    for reloads in 1..=2 {
+        daemon.process().signal(Signal::SIGHUP).unwrap();
+        let reloaded =
+            || (daemon.log().matches("configuration reloaded").count() == reloads).then_some(());
+        until("the reload", PATIENCE, reloaded).unwrap();
+    }
+    let reply = daemon.client().post(CHAT, &asks("Hello?")).unwrap();
+    assert_eq!(reply.status, 200, "{reply:?}");
+    // It listens again, and hears how things are: of several reloads the last.
+    let before = manager.told.len();
+    manager.hears("RELOADING=1");
+    manager.hears("READY=1");
+    assert_eq!(manager.told[before..].iter().filter(|told| *told == "RELOADING=1").count(), 1);
+    manager.gets_full();
+    assert_eq!(daemon.stop(PATIENCE).unwrap().status.code(), Some(0));
+}
+
+/// Managers may have a socket without a file.
+#[test]
+fn a_manager_at_an_abstract_address_is_told() {
+    let name = format!("pocketd-{}", uuid::Uuid::new_v4().simple());
+    let address = SocketAddr::from_abstract_name(&name).unwrap();
+    let mut manager = Manager::new();
+    manager.socket = UnixDatagram::bind_addr(&address).unwrap();
+    manager.socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let daemon = two_ranks().env("NOTIFY_SOCKET", &format!("@{name}")).start().unwrap();
+    manager.hears("READY=1");
+    assert_eq!(daemon.stop(PATIENCE).unwrap().status.code(), Some(0));
+    assert!(manager.all().iter().any(|line| line == "STOPPING=1"));
 }
 
 /// A daemon that was given sockets under these names, first those of HTTP, by `activate.py`; also the

@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::http::App;
 use crate::logging::FilterHandle;
-use crate::systemd;
+use crate::systemd::Reporter;
 
 /// The one setting that can change while the daemon runs.
 const LOG_LEVEL: &str = "log_level";
@@ -43,8 +43,8 @@ impl Reload {
     /// Does it. The log filter and the flags that may change while running become what the
     /// configuration says now, whatever operators have made of them, and the files of API keys and of the
     /// certificate are read again; what is refused changes nothing.
-    pub async fn run(&self, engine: &EngineHandle, app: &App) {
-        systemd::reloading();
+    pub async fn run(&self, engine: &EngineHandle, app: &App, reporter: &Reporter) {
+        reporter.reloading();
         match Settings::load(&self.sources) {
             Ok(new) => {
                 self.apply(&new, engine).await;
@@ -62,7 +62,7 @@ impl Reload {
             }
             Err(error) => tracing::error!("the configuration is not reloaded: {error}"),
         }
-        systemd::reloaded();
+        reporter.reloaded();
     }
 
     async fn apply(&self, new: &Settings, engine: &EngineHandle) {

@@ -92,7 +92,7 @@ async fn serve(
     let reloading = async {
         loop {
             reload.asked().await;
-            reload.run(&handle, &app).await;
+            reload.run(&handle, &app, &reporter).await;
         }
     };
     tokio::select! {

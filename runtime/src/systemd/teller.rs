@@ -7,8 +7,8 @@ use pocket_actors::api::{EngineState, EngineStatus};
 use sd_notify::NotifyState;
 
 use super::feeding::Feeding;
+use super::outbox::Outbox;
 use super::reporter::micros;
-use super::tell;
 use crate::control::throughput::{Rates, Throughput};
 use crate::http::{App, Report};
 
@@ -29,6 +29,7 @@ const STOP_REST: Duration = Duration::from_secs(10);
 /// Remembers what was said.
 pub(super) struct Teller {
     app: Arc<App>,
+    outbox: Arc<Outbox>,
     load_timeout: Duration,
     /// Half of the watchdog's time.
     feed_every: Option<Duration>,
@@ -43,9 +44,15 @@ pub(super) struct Teller {
 }
 
 impl Teller {
-    pub(super) fn new(app: Arc<App>, watchdog: Option<Duration>, load_timeout: Duration) -> Self {
+    pub(super) fn new(
+        app: Arc<App>,
+        outbox: Arc<Outbox>,
+        watchdog: Option<Duration>,
+        load_timeout: Duration,
+    ) -> Self {
         Self {
             app,
+            outbox,
             load_timeout,
             feed_every: watchdog.map(|time| time / 2),
             feeding: Feeding::new(load_timeout),
@@ -78,7 +85,7 @@ impl Teller {
         }
         if !self.ready && report.state == EngineState::Ready {
             self.ready = true;
-            tell(&[NotifyState::Ready]);
+            self.outbox.put(&[NotifyState::Ready]);
         }
         self.tell_status(&report, now);
         match stop {
@@ -99,7 +106,7 @@ impl Teller {
             Some((when, _)) => report.loading.is_some() || now - *when >= STATUS_PERIOD,
         };
         if due {
-            tell(&[NotifyState::Status(&text)]);
+            self.outbox.put(&[NotifyState::Status(&text)]);
             self.status = Some((now, text));
         }
     }
@@ -108,7 +115,7 @@ impl Teller {
     fn extend_start(&mut self, report: &Report) {
         if !self.ready && report.loading.is_some() && self.loaded != report.loading {
             self.loaded = report.loading;
-            tell(&[NotifyState::ExtendTimeoutUsec(micros(self.load_timeout))]);
+            self.outbox.put(&[NotifyState::ExtendTimeoutUsec(micros(self.load_timeout))]);
         }
     }
 
@@ -117,7 +124,7 @@ impl Teller {
         let due = self.extended.is_none_or(|last| now - last >= STOP_PERIOD);
         if due && now < deadline + STOP_REST {
             self.extended = Some(now);
-            tell(&[NotifyState::ExtendTimeoutUsec(micros(STOP_EXTENSION))]);
+            self.outbox.put(&[NotifyState::ExtendTimeoutUsec(micros(STOP_EXTENSION))]);
         }
     }
 
@@ -127,7 +134,7 @@ impl Teller {
         let due = self.fed.is_none_or(|last| now - last + self.look() > every);
         if self.ready && due && self.feeding.earned(engine, now) {
             self.fed = Some(now);
-            tell(&[NotifyState::Watchdog]);
+            self.outbox.put(&[NotifyState::Watchdog]);
         }
     }
 }
@@ -171,7 +178,9 @@ mod tests {
     #[test]
     fn there_are_several_looks_within_half_of_the_watchdogs_time() {
         let app = Arc::new(App::for_tests());
-        let look = |watchdog| Teller::new(Arc::clone(&app), watchdog, LOOK).look();
+        let outbox = Arc::new(Outbox::to("/no/such/socket".as_ref()).unwrap());
+        let teller = |watchdog| Teller::new(Arc::clone(&app), Arc::clone(&outbox), watchdog, LOOK);
+        let look = |watchdog| teller(watchdog).look();
         assert_eq!(look(None), LOOK);
         assert_eq!(look(Some(Duration::from_secs(60))), LOOK);
         assert_eq!(look(Some(Duration::from_secs(2))), Duration::from_millis(250));
