@@ -132,9 +132,9 @@ fn a_drained_daemon_finishes_refuses_and_resumes() {
     let (place, (_model, options)) = (Place::new(), endless());
     let daemon = place.steers(options).start().unwrap();
     let client = daemon.client();
-    let stream = begun(&client, 300);
-    assert_eq!(place.asked(&["drain"]), json!({"running": 1, "waiting": 0}));
-    assert_eq!(place.asked(&["drain"])["running"], 1, "again is no mistake");
+    let streams: Vec<EventStream> = (0..8).map(|_| begun(&client, 600)).collect();
+    assert_eq!(place.asked(&["drain"]), json!({"running": 8, "waiting": 0}));
+    assert_eq!(place.asked(&["drain"])["running"], 8, "again is no mistake");
     let refused = client.post(COMPLETIONS, &continues(1)).unwrap();
     assert_eq!(refused.status, 503, "{}", refused.body);
     assert!(refused.header("retry-after").is_some(), "{:?}", refused.headers);
@@ -142,9 +142,11 @@ fn a_drained_daemon_finishes_refuses_and_resumes() {
     assert_eq!((health.status, &health.json().unwrap()["state"]), (503, &json!("draining")));
     let (code, why) = refusal_of_health(&place);
     assert!(code == 1 && why.contains("not served"), "{why}");
-    let events = rest(stream);
-    assert_eq!(events.last().unwrap(), "[DONE]");
-    assert!(!events.iter().any(|event| event.contains("error")), "{events:?}");
+    for stream in streams {
+        let events = rest(stream);
+        assert_eq!(events.last().unwrap(), "[DONE]");
+        assert!(!events.iter().any(|event| event.contains("error")), "{events:?}");
+    }
     let ended = client.post(COMPLETIONS, &continues(1)).unwrap();
     assert_eq!(ended.status, 503, "also when nothing runs any more");
     place.asked(&["resume"]);

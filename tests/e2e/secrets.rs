@@ -89,14 +89,14 @@ fn keys_are_exchanged_without_a_restart() {
     };
     assert_eq!((models(&daemon, OLD), models(&daemon, NEW)), (200, 401));
     let body = json!({
-        "prompt": "Go:", "max_tokens": 300, "temperature": 0, "ignore_eos": true, "stream": true,
+        "prompt": "Go:", "max_tokens": 1000, "temperature": 0, "ignore_eos": true, "stream": true,
     });
     let stream = sent(&daemon, &post_text(COMPLETIONS, &bearer(OLD), &body));
-    until("the stream", PATIENCE, || {
-        let metrics = raw(&daemon, &request("GET", "/metrics", &bearer(OLD)));
-        metrics.contains("\npocket_requests_running 1").then_some(())
-    })
-    .unwrap();
+    let runs = |daemon: &Daemon, key: &str| {
+        let metrics = raw(daemon, &request("GET", "/metrics", &bearer(key)));
+        metrics.contains("\npocket_requests_running 1")
+    };
+    until("the stream", PATIENCE, || runs(&daemon, OLD).then_some(())).unwrap();
     // Both hold for a while, then the old one goes.
     write_keys(&file, &[OLD, NEW]);
     reload(&mut daemon, "API keys reloaded");
@@ -107,6 +107,7 @@ fn keys_are_exchanged_without_a_restart() {
     reload(&mut daemon, "API keys reloaded");
     assert_eq!((models(&daemon, OLD), models(&daemon, NEW)), (401, 200));
     // Who was let in is served to the end.
+    assert!(runs(&daemon, NEW), "the stream was over before its key was");
     let answer = rest(stream);
     assert!(answer.contains("data: [DONE]") && !answer.contains("error"), "{answer}");
     let metrics = raw(&daemon, &request("GET", "/metrics", &bearer(NEW)));
