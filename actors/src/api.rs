@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pocket_collectives::{Counters, Progress};
+use pocket_collectives::{Counters, Missing, Phase, Progress};
 use pocket_config::FlagSet;
 use pocket_device::{KvDtype, WorkDone};
 use pocket_model::forward::ModelLimits;
@@ -52,6 +52,8 @@ pub struct EngineOptions {
     pub request_timeout: Option<Duration>,
     /// Experiment flags; travel to the ranks with every plan.
     pub flags: FlagSet,
+    /// Whether `POCKET_FAULT` may be set while the engine runs.
+    pub allow_faults: bool,
     /// A rank that has work and does not move for this long is stalled.
     pub stall_timeout: Duration,
     /// Longest time from spawn to a loaded rank.
@@ -80,6 +82,17 @@ pub enum MergeCap {
 impl EngineOptions {
     pub(crate) fn restart_limit(&self) -> RestartLimit {
         RestartLimit { restarts: self.max_restarts, window: self.restart_window }
+    }
+
+    /// How often a rank is looked at.
+    pub(crate) fn look_interval(&self) -> Duration {
+        (self.stall_timeout / 8).clamp(Duration::from_millis(10), Duration::from_millis(500))
+    }
+
+    /// The longest a rank stands still before it is noticed: it moved at one look for the last time, and
+    /// the limit has passed at another.
+    pub fn stall_noticed_within(&self) -> Duration {
+        self.stall_timeout + 2 * self.look_interval()
     }
 
     /// What ranks reserve memory for: the same for a memory plan and for the ranks.
@@ -329,6 +342,28 @@ pub struct RankStatus {
     pub loaded: f64,
 }
 
+/// A rank that has not come to an all-reduce in which others wait for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingRank {
+    /// Rank number.
+    pub rank: usize,
+    /// The all-reduce it is missing in, counted from 1 in this epoch.
+    pub call: u64,
+    /// Where it is instead: the phase it last reported,
+    pub phase: Phase,
+    /// the layer, none outside the layers,
+    pub layer: Option<u32>,
+    /// and the step it last began.
+    pub step: u64,
+}
+
+impl From<&Missing> for MissingRank {
+    fn from(missing: &Missing) -> Self {
+        let Missing { rank, call, phase, layer, step } = *missing;
+        Self { rank, call, phase, layer: (layer != u32::MAX).then_some(layer), step }
+    }
+}
+
 /// A live request, for operators.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestStatus {
@@ -414,6 +449,9 @@ pub struct EngineStatus {
     pub call_cost: Option<CallCost>,
     /// Every rank.
     pub ranks: Vec<RankStatus>,
+    /// Ranks that others wait for, as the keeper of the shared segment answers. One that is on its way
+    /// shows too; one that stays keeps the step from ending.
+    pub missing: Vec<MissingRank>,
     /// Experiment flags that are not at their defaults, `NAME=value`.
     pub flags: Vec<String>,
     /// Set when a flag makes outputs wrong by request.

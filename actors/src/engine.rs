@@ -200,11 +200,12 @@ async fn lead(
     let (over, mut is_over) = oneshot::channel();
     let (failed, failures) = watch::channel(None);
     let (outputs_wrong, wrong) = watch::channel(None);
+    let rendezvous = Rendezvous::default().start();
     let setup = Setup {
         launch: launcher(&options),
         facts,
         run_id: uuid::Uuid::new_v4().simple().to_string(),
-        rendezvous: Rendezvous::default().start(),
+        rendezvous: rendezvous.clone(),
         metrics: Arc::clone(&metrics),
         load,
         ready,
@@ -219,6 +220,7 @@ async fn lead(
 
     let handle = EngineHandle {
         coordinator: coordinator.clone(),
+        rendezvous,
         failed: failures,
         outputs_wrong: wrong,
         metrics,
@@ -249,6 +251,7 @@ fn launcher(options: &EngineOptions) -> Launch {
         environment: options.rank_environment.clone(),
         load_timeout: options.load_timeout,
         stall_timeout: options.stall_timeout,
+        tick: options.look_interval(),
     };
     Box::new(move |assignment, watch, coordinator| {
         let options = link_options.clone();

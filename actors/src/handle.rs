@@ -2,25 +2,31 @@
 //! want.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::prelude::*;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 
 use crate::api::{
-    ControlError, EngineState, EngineStatus, Event, GenerateRequest, RequestError, RequestStatus,
-    Score, ScoreRequest, TokenCounts,
+    ControlError, EngineState, EngineStatus, Event, GenerateRequest, MissingRank, RequestError,
+    RequestStatus, Score, ScoreRequest, TokenCounts,
 };
 use crate::coordinator::{
     Abandon, Cancel, Coordinator, Drain, GetStatus, ListRequests, Ping, RequestKey, RestartRank,
     Resume, SetFlag, Submit, SubmitScore,
 };
 use crate::metrics::Metrics;
+use crate::rendezvous::{Rendezvous, TakeCensus};
+
+/// The keeper of the segment answers from memory; who asks does not wait for one that does not.
+const CENSUS_LIMIT: Duration = Duration::from_secs(1);
 
 /// A way to ask a running engine things, from any thread.
 #[derive(Clone)]
 pub struct EngineHandle {
     pub(crate) coordinator: Addr<Coordinator>,
+    pub(crate) rendezvous: Addr<Rendezvous>,
     pub(crate) failed: watch::Receiver<Option<String>>,
     pub(crate) outputs_wrong: watch::Receiver<Option<String>>,
     pub(crate) metrics: Arc<Metrics>,
@@ -140,7 +146,7 @@ impl EngineHandle {
     /// The state of the engine; answered at once, also while a step runs.
     pub async fn status(&self) -> EngineStatus {
         match self.coordinator.send(GetStatus).await {
-            Ok(status) => status,
+            Ok(status) => EngineStatus { missing: self.missing(status.epoch).await, ..status },
             Err(_) => {
                 let reason = self.failed.borrow().clone();
                 EngineStatus {
@@ -158,12 +164,21 @@ impl EngineHandle {
                     kv_blocks: 0,
                     call_cost: None,
                     ranks: Vec::new(),
+                    missing: Vec::new(),
                     flags: Vec::new(),
                     outputs_wrong: None,
                     notes: Vec::new(),
                 }
             }
         }
+    }
+
+    /// Who has not arrived where others wait; nobody in an epoch that is not this one or is given up.
+    async fn missing(&self, epoch: u64) -> Vec<MissingRank> {
+        let census = tokio::time::timeout(CENSUS_LIMIT, self.rendezvous.send(TakeCensus)).await;
+        let census = census.ok().and_then(Result::ok).flatten();
+        let census = census.filter(|census| census.epoch == epoch && census.poisoned.is_none());
+        census.map_or_else(Vec::new, |census| census.missing.iter().map(Into::into).collect())
     }
 
     /// Waits until the engine has failed and says why. Never returns for one that was shut down.

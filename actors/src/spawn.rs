@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
 use nix::sys::signal::Signal;
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStderr, Command};
 
-/// A rank process and our end of the socket to it.
+/// A rank process, our end of the socket to it, and what it says that is no log.
 pub(crate) struct RankProcess {
     /// The process. Dropping it kills it.
     pub child: Child,
@@ -18,6 +18,8 @@ pub(crate) struct RankProcess {
     pub pid: u32,
     /// Our end.
     pub socket: OwnedFd,
+    /// Where it says why it aborts.
+    pub stderr: ChildStderr,
 }
 
 /// Starts `program rank`, with these variables set and one end of a socket pair as standard input:
@@ -31,18 +33,20 @@ pub(crate) fn spawn_rank(
     environment: &[(String, String)],
 ) -> io::Result<RankProcess> {
     let (ours, theirs) = UnixStream::pair()?;
-    let child = Command::new(program)
+    let mut child = Command::new(program)
         .arg("rank")
         .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::from(OwnedFd::from(theirs)))
-        // Standard output belongs to whoever runs the daemon: `--json` prints one object on it.
-        .stdout(Stdio::null())
-        .stderr(Stdio::inherit())
+        // A rank has no answers to print: its standard output is for its log, which goes where ours
+        // does. What comes on standard error is the runtime's or a library's, and is read here.
+        .stdout(Stdio::from(io::stderr()))
+        .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()?;
     // A child has no id only after it has been waited for.
     let pid = child.id().ok_or_else(|| io::Error::other("it ended while starting"))?;
-    Ok(RankProcess { child, pid, socket: ours.into() })
+    let stderr = child.stderr.take().ok_or_else(|| io::Error::other("it has no standard error"))?;
+    Ok(RankProcess { child, pid, socket: ours.into(), stderr })
 }
 
 /// How a process ended, in words: "exited with code 1", "killed by signal 9 (SIGKILL)".

@@ -11,7 +11,7 @@ use crate::value::{Kind, Value, parse_integer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FaultPhase {
-    /// A weight tensor is about to be loaded.
+    /// The first is the load's beginning, before memory is reserved; then comes each weight tensor.
     Load,
     /// A forward call that carries prompt tokens begins.
     Prefill,
@@ -41,13 +41,25 @@ pub enum FaultKind {
     Exit,
     /// The process aborts (SIGABRT), as a failed assertion in a device library would make it.
     Abort,
+    /// The process kills itself (SIGKILL), as the kernel does when memory is out.
+    Kill,
+    /// The process stops itself (SIGSTOP) until somebody sends SIGCONT.
+    Stop,
     /// The compute thread stops moving for ever; the process stays alive.
     Stall,
+    /// The process limits its memory to what it has, so that the next allocation that needs more fails.
+    Memory,
 }
 
 impl FaultKind {
-    const ALL: [(&str, Self); 3] =
-        [("exit", Self::Exit), ("abort", Self::Abort), ("stall", Self::Stall)];
+    const ALL: [(&str, Self); 6] = [
+        ("exit", Self::Exit),
+        ("abort", Self::Abort),
+        ("kill", Self::Kill),
+        ("stop", Self::Stop),
+        ("stall", Self::Stall),
+        ("memory", Self::Memory),
+    ];
 }
 
 /// One injected fault, written `rank:phase:n:kind`.
@@ -57,7 +69,7 @@ pub struct FaultSpec {
     pub rank: usize,
     /// The kind of event that triggers it.
     pub phase: FaultPhase,
-    /// Which event of that kind, counting from 1 over the life of the process.
+    /// Which event of that kind, counting from 1 since the rank was told of the fault.
     pub n: u64,
     /// What happens.
     pub kind: FaultKind,
@@ -74,7 +86,7 @@ impl FaultSpec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "accepted is rank:phase:n:kind; rank counts from 0, phase is one of load, prefill, decode, \
-     allreduce, selftest, n counts from 1, kind is one of exit, abort, stall"
+     allreduce, selftest, n counts from 1, kind is one of exit, abort, kill, stop, stall, memory"
 )]
 pub struct FaultError;
 
@@ -110,20 +122,31 @@ fn name_of<T: Copy + PartialEq>(table: &[(&'static str, T)], value: T) -> &'stat
     table.iter().find(|(_, known)| *known == value).map_or("", |(name, _)| name)
 }
 
-impl Value for FaultSpec {
+/// The fault that is to come, if any. Unlike an option it can be taken back, by [`NONE`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct PendingFault(pub Option<FaultSpec>);
+
+/// No fault.
+const NONE: &str = "none";
+
+impl Value for PendingFault {
     const KIND: Kind = Kind::Text;
 
     fn accepts() -> String {
         let message = FaultError.to_string();
-        message.strip_prefix("accepted is ").unwrap_or(&message).to_owned()
+        format!("{NONE} or {}", message.strip_prefix("accepted is ").unwrap_or(&message))
     }
 
     fn parse(text: &str) -> Option<Self> {
-        text.parse().ok()
+        match text {
+            NONE => Some(Self(None)),
+            text => text.parse().ok().map(|fault| Self(Some(fault))),
+        }
     }
 
     fn show(&self) -> String {
-        self.to_string()
+        self.0.map_or_else(|| NONE.to_owned(), |fault| fault.to_string())
     }
 }
 
@@ -161,6 +184,15 @@ mod tests {
         ] {
             assert_eq!(wrong.parse::<FaultSpec>(), Err(FaultError), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_fault_can_be_taken_back() {
+        for text in ["none", "1:load:1:memory"] {
+            assert_eq!(PendingFault::parse(text).unwrap().show(), text);
+        }
+        assert_eq!(PendingFault::default().show(), "none");
+        assert_eq!(PendingFault::parse(""), None);
     }
 
     #[test]

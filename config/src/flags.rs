@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ConfigError, Origin};
-use crate::fault::FaultSpec;
+use crate::fault::{FaultSpec, PendingFault};
 use crate::nearest::nearest;
 use crate::value::{Kind, Micros, Value};
 
@@ -157,17 +157,21 @@ flags! {
               `POCKET_CALL_DELAY_US`.",
     }
 
-    fault: Option<FaultSpec> = None => {
+    fault: PendingFault = PendingFault::default() => {
         name: "POCKET_FAULT",
         outputs_correct: true,
-        runtime: false,
+        runtime: true,
         meaning: "one rank fails on cue, written rank:phase:n:kind; tests only",
         doc: "`2:decode:3:abort` makes rank 2 abort at its third forward call of generated tokens. Phases: \
-              `load` (a weight tensor), `prefill` (a forward call with prompt tokens), `decode` (a forward \
-              call without), `allreduce`, `selftest` (a self-test). Kinds: `exit` (the process exits with code 1), `abort` (SIGABRT), \
-              `stall` (it lives on and does not move). Ranks count from 0, n from 1. Refused unless \
-              `--allow-faults` is given too. No answer is wrong: the ranks are started again and requests go on, or fail when no \
-              restart is left.",
+              `load` (the load's beginning, before memory is reserved, then each weight tensor), `prefill` (a \
+              forward call with prompt tokens), `decode` (a forward call without), `allreduce`, `selftest` (a \
+              self-test). Kinds: `exit` (the process exits with code 1), `abort` (SIGABRT), `kill` (SIGKILL), \
+              `stop` (SIGSTOP), `stall` (it lives on and does not move), `memory` (it limits its memory to \
+              what it has, so that the next allocation that needs more fails). Ranks count from 0, n from 1 \
+              since the rank heard of the fault. Refused unless the server was started with \
+              `--allow-faults`. Set while the server runs, a fault holds from the next step on, one of phase \
+              `load` from the next load on; it strikes once; `none` takes it back. No answer is wrong: the \
+              ranks are started again and requests go on, or fail when no restart is left.",
     }
 }
 
@@ -204,12 +208,12 @@ impl FlagSet {
 
     /// The injected fault.
     pub fn fault(&self) -> Option<FaultSpec> {
-        self.fault
+        self.fault.0
     }
 
     /// The fault has struck, and does not strike again.
     pub fn clear_fault(&mut self) {
-        self.fault = None;
+        self.fault = PendingFault::default();
     }
 
     /// Sets the flag called `name` from text, as if its variable had been in the environment.

@@ -119,6 +119,7 @@ fn prepare_for(settings: &Settings, sequences: Wish) -> anyhow::Result<Boot> {
         },
         request_timeout: settings.request_timeout.map(|limit| limit.duration()),
         flags: settings.flags.clone(),
+        allow_faults: settings.allow_faults,
         stall_timeout: settings.stall_timeout.duration(),
         load_timeout: settings.load_timeout.duration(),
         // A command that serves nobody is never idle.

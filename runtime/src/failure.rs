@@ -2,7 +2,7 @@
 //! measured and cannot be believed.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 use nix::sys::signal::Signal;
@@ -12,6 +12,8 @@ use pocket_bench::record::{INVALID_EXIT_CODE, InvalidRecord};
 use pocket_config::ConfigError;
 use pocket_model::ModelError;
 use pocket_model::hub::HubError;
+
+use crate::logging;
 
 /// What was asked for cannot be; the message says why.
 #[derive(Debug)]
@@ -50,8 +52,7 @@ pub fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else { return ExitCode::SUCCESS };
     let code = code_of(&error);
     if let Code::Failure | Code::BadInput | Code::InvalidRecord = code {
-        // Nobody may be reading standard error either.
-        let _ = writeln!(io::stderr(), "pocketd: {}", one_line(&format!("{error:#}")));
+        logging::last_line(&format!("pocketd: {}", one_line(&format!("{error:#}"))));
     }
     ExitCode::from(code.number())
 }

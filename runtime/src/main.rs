@@ -37,7 +37,9 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<()> {
     let settings = pocket_config::Settings::load(&command.sources())?;
-    let log = logging::start(&settings.log_level, settings.log_format)?;
+    let place = logging::Place::StandardError;
+    let log = logging::start(&settings.log_level, settings.log_format, place)?;
+    logging::mark_panics();
     match command {
         Command::Serve(args) => commands::serve::run(&settings, &args, log),
         Command::Ctl(args) => commands::ctl::run(&settings, &args),

@@ -219,7 +219,7 @@ fn a_flag_set_while_serving_acts_and_is_said_everywhere() {
     assert_eq!(ask(), (right, None));
     assert_eq!(client.get("/health").unwrap().json().unwrap()["outputs_wrong"], Value::Null);
     for (flag, value, part) in [
-        ("POCKET_FAULT", "0:load:1:exit", "at the start only"),
+        ("POCKET_FAULT", "0:load:1:exit", "without --allow-faults"),
         ("POCKET_ASCEND_IPC_ALLREDUCE_SKP", "1", SKIP),
         (SKIP, "maybe", "0, 1, false or true"),
     ] {

@@ -1,8 +1,10 @@
 //! The daemon under a service manager, played by the test: its notify socket, its sockets handed over.
 
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
+use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 use pocket_tests::daemon::{Daemon, DaemonOptions};
@@ -343,4 +345,35 @@ fn sockets_of_unknown_names_or_kinds_are_refused() {
         assert_eq!(finished.status.code(), Some(2), "{finished:?}");
         assert!(finished.stderr.contains(part), "{finished:?}");
     }
+}
+
+/// Standard error is the journal: every line has its priority, the ranks' and the last one too.
+#[test]
+fn failures_have_their_priority_in_the_journal() {
+    let journal = tempfile::NamedTempFile::new().unwrap();
+    let facts = journal.as_file().metadata().unwrap();
+    let mut pocketd = process::command(POCKETD);
+    pocketd.args(["serve", "--port", "0", "--tensor-parallel-size", "2", "--allow-faults"]);
+    pocketd.env("POCKET_FAULT", "1:load:1:memory").stdin(Stdio::null()).stdout(Stdio::null());
+    pocketd.env("JOURNAL_STREAM", format!("{}:{}", facts.dev(), facts.ino()));
+    pocketd.stderr(journal.reopen().unwrap());
+    assert_eq!(pocketd.status().unwrap().code(), Some(1));
+    let log = std::fs::read_to_string(journal.path()).unwrap();
+    let lines: Vec<&str> = log.lines().collect();
+    let marked = |line: &&str| line.starts_with('<') && line.as_bytes().get(2) == Some(&b'>');
+    assert!(lines.iter().all(marked), "{log}");
+    assert!(lines.last().unwrap().starts_with("<3>pocketd: rank 1 failed"), "{log}");
+    let said = |mark: &str, what: &str| {
+        lines.iter().any(|line| line.starts_with(mark) && line.contains(what))
+    };
+    assert!(said("<3>ERROR", "rank 1 failed") && said("<4>WARN", "injected fault"), "{log}");
+
+    let usage = tempfile::NamedTempFile::new().unwrap();
+    let facts = usage.as_file().metadata().unwrap();
+    let mut pocketd = process::command(POCKETD);
+    pocketd.args(["serve", "--no-such-option"]).stderr(usage.reopen().unwrap());
+    pocketd.env("JOURNAL_STREAM", format!("{}:{}", facts.dev(), facts.ino()));
+    assert_eq!(pocketd.status().unwrap().code(), Some(2));
+    let log = std::fs::read_to_string(usage.path()).unwrap();
+    assert!(log.starts_with("<3>pocketd: ") && log.lines().count() == 1, "{log}");
 }

@@ -316,6 +316,8 @@ impl Handler<GetStatus> for Coordinator {
             kv_blocks: self.scheduler.blocks().1,
             call_cost: self.costs.fit(),
             ranks: ranks.collect(),
+            // The keeper of the segment is asked by who asks.
+            missing: Vec::new(),
             flags: flags.non_default(),
             outputs_wrong: self.outputs_wrong(),
             notes,

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use actix::prelude::*;
-use pocket_config::{ConfigError, FLAGS};
+use pocket_config::{ConfigError, FLAGS, FlagSet};
 
 use super::Coordinator;
 use crate::api::{ControlError, EngineState, RequestStatus};
@@ -41,6 +41,27 @@ pub(crate) struct SetFlag {
 pub(crate) struct ListRequests;
 
 impl Coordinator {
+    /// A fault is for tests, and for a rank there is: on another it would never strike.
+    fn check_fault(&self, flags: &FlagSet) -> Result<(), ControlError> {
+        let Some(fault) = flags.fault() else { return Ok(()) };
+        if !self.options.allow_faults {
+            let error = ConfigError::FaultsNotAllowed { value: fault.to_string() };
+            return Err(ControlError::Invalid(error.to_string()));
+        }
+        self.check_rank(fault.rank)
+            .map_err(|error| ControlError::Invalid(format!("POCKET_FAULT={fault}: {error}")))
+    }
+
+    fn check_rank(&self, rank: usize) -> Result<(), ControlError> {
+        let last = self.options.world - 1;
+        match rank {
+            rank if rank <= last => Ok(()),
+            rank => Err(ControlError::Invalid(format!(
+                "there is no rank {rank}; ranks go from 0 to {last}"
+            ))),
+        }
+    }
+
     /// Whether the engine is one that can be steered.
     fn steerable(&self) -> Result<(), ControlError> {
         let reason = match &self.state {
@@ -82,12 +103,7 @@ impl Handler<RestartRank> for Coordinator {
 
     fn handle(&mut self, RestartRank(rank): RestartRank, ctx: &mut Self::Context) -> Self::Result {
         self.steerable()?;
-        if rank >= self.options.world {
-            let last = self.options.world - 1;
-            return Err(ControlError::Invalid(format!(
-                "there is no rank {rank}; ranks go from 0 to {last}"
-            )));
-        }
+        self.check_rank(rank)?;
         if self.recovery.is_some() {
             return Err(ControlError::NotServing("the ranks are being started again".to_string()));
         }
@@ -101,7 +117,7 @@ impl Handler<RestartRank> for Coordinator {
         }
         let reason = format!("rank {rank} was restarted by an operator {}", self.place(rank));
         let error = EngineError::RankFailed(reason.clone());
-        self.fail(reason, Some(rank), error, ctx);
+        self.end_epoch(reason, Some(rank), error, ctx);
         Ok(())
     }
 }
@@ -119,10 +135,13 @@ impl Handler<SetFlag> for Coordinator {
             )));
         }
         let before = self.options.flags.clone();
-        self.options.flags.set(&name, &value).map_err(invalid)?;
-        if self.options.flags == before {
+        let mut flags = before.clone();
+        flags.set(&name, &value).map_err(invalid)?;
+        self.check_fault(&flags)?;
+        if flags == before {
             return Ok(());
         }
+        self.options.flags = flags;
         tracing::info!(flag = name, value, "flag set");
         self.metrics.flags(&self.options.flags);
         let wrong = self.outputs_wrong();

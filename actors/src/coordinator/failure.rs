@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use actix::prelude::*;
 use pocket_collectives::{Missing, Party};
+use pocket_config::FaultPhase;
 
 use super::Coordinator;
 use super::ranks::Stage;
@@ -18,6 +19,8 @@ use crate::error::EngineError;
 use crate::rank_link::{LinkCommand, LinkEvent, News, Stall};
 use crate::rendezvous::{Census, Poison, RankAttached, TakeCensus};
 
+/// What Rust's runtime says before it aborts for want of memory, and what the system says of it.
+const OUT_OF_MEMORY: [&str; 2] = ["memory allocation of", "Cannot allocate memory"];
 /// The keeper of the segment answers from memory. If it does not, the first suspicion stands.
 const CENSUS_LIMIT: Duration = Duration::from_secs(1);
 
@@ -54,7 +57,8 @@ impl Handler<LinkEvent> for Coordinator {
                 self.step_reported(rank, report, ctx);
             }
             News::Gave { reason, waited_for_peer: false } => {
-                let reason = format!("rank {rank} failed {}: {reason}", self.place(rank));
+                let place = self.place(rank);
+                let reason = format!("rank {rank} failed {place}: {reason}{}", hint(&reason));
                 self.rank_failed(rank, reason, ctx);
             }
             News::Gave { reason, waited_for_peer: true } => {
@@ -105,7 +109,13 @@ impl Handler<LinkEvent> for Coordinator {
 
 /// What a person should think of.
 fn hint(how: &str) -> &'static str {
-    if how.contains("SIGKILL") { " (as the kernel's out-of-memory killer does)" } else { "" }
+    if OUT_OF_MEMORY.iter().any(|words| how.contains(words)) {
+        " (it is out of memory: give it more, or lower --max-num-seqs or the KV budget)"
+    } else if how.contains("SIGKILL") {
+        " (as the kernel's out-of-memory killer does)"
+    } else {
+        ""
+    }
 }
 
 /// Who is at fault when `reporter` has waited in vain: the first rank that others wait for, which is
@@ -226,10 +236,38 @@ impl Coordinator {
         self.fail(reason, None, EngineError::Crashed, ctx);
     }
 
+    /// Something has gone wrong, by the fault of `culprit` if it is a rank's: ends the epoch.
+    pub(super) fn fail(
+        &mut self,
+        reason: String,
+        culprit: Option<usize>,
+        error: EngineError,
+        ctx: &mut Context<Self>,
+    ) {
+        if culprit.is_some_and(|rank| self.may_have_been_injected(rank)) {
+            // It was asked for once.
+            self.options.flags.clear_fault();
+            self.metrics.flags(&self.options.flags);
+        }
+        self.end_epoch(reason, culprit, error, ctx);
+    }
+
+    /// Whether a rank has failed where a fault was to strike: in its load, or in a step.
+    fn may_have_been_injected(&self, rank: usize) -> bool {
+        let loads = self.group.as_ref().is_some_and(|group| !group.ranks[rank].has_loaded());
+        self.options.flags.fault().is_some_and(|fault| match fault.phase {
+            FaultPhase::Load => fault.rank == rank && loads,
+            FaultPhase::Prefill
+            | FaultPhase::Decode
+            | FaultPhase::AllReduce
+            | FaultPhase::SelfTest => fault.rank == rank && self.step.is_some(),
+        })
+    }
+
     /// Ends the epoch. Its ranks are started again if that may be done; else `reason` goes to the health
     /// report and the clients, `error` to who waits for the start. Only the first failure of an epoch
     /// is told, the others follow from it.
-    pub(super) fn fail(
+    pub(super) fn end_epoch(
         &mut self,
         reason: String,
         culprit: Option<usize>,
@@ -243,10 +281,6 @@ impl Coordinator {
         tracing::error!(epoch = self.epoch, "{reason}");
         let by = culprit.map_or(Party::Coordinator, Party::Rank);
         self.rendezvous.do_send(Poison { by });
-        if self.options.flags.fault().is_some_and(|fault| Some(fault.rank) == culprit) {
-            // It was asked for once.
-            self.options.flags.clear_fault();
-        }
         // A start that fails is told to who waits for it; what is gone with this process stays gone.
         let may_restart = self.ready.is_none() && !matches!(error, EngineError::Crashed);
         let limit = self.options.restart_limit();
@@ -284,6 +318,15 @@ mod tests {
     use pocket_collectives::Phase;
 
     use super::*;
+
+    #[test]
+    fn the_want_of_memory_is_named() {
+        let hinted =
+            hint("killed by signal 6 (SIGABRT), saying \"memory allocation of 8 bytes failed\"");
+        assert!(hinted.starts_with(" (it is out of memory"), "{hinted}");
+        assert!(hint("killed by signal 9 (SIGKILL)").contains("out-of-memory killer"));
+        assert_eq!(hint("killed by signal 6 (SIGABRT)"), "");
+    }
 
     #[test]
     fn who_is_waited_for_is_at_fault() {

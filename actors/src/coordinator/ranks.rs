@@ -70,6 +70,11 @@ impl RankView {
         }
     }
 
+    /// Whether it has been ready, and so says what it runs on.
+    pub fn has_loaded(&self) -> bool {
+        !self.device.is_empty()
+    }
+
     /// For people and `/health`.
     pub fn status(&self, rank: usize, progress: Progress) -> RankStatus {
         RankStatus {
@@ -79,7 +84,7 @@ impl RankView {
             device: self.device.clone(),
             progress,
             counters: self.counters,
-            loaded: if self.device.is_empty() { fraction(self.loaded) } else { 1.0 },
+            loaded: if self.has_loaded() { 1.0 } else { fraction(self.loaded) },
         }
     }
 }
@@ -121,8 +126,7 @@ impl Group {
     /// Where a rank is, as the end of a sentence. `work` names the step under way.
     pub fn place(&self, rank: usize, work: Option<&str>) -> String {
         let view = &self.ranks[rank];
-        if view.device.is_empty() {
-            // It has not been ready yet.
+        if !view.has_loaded() {
             return match (view.stage, self.watch.progress(rank).phase) {
                 (_, Phase::Load) => {
                     format!("while loading weights, {:.0} % done", 100.0 * fraction(view.loaded))

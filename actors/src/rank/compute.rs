@@ -65,6 +65,7 @@ fn waited_for_peer(error: &ForwardError) -> bool {
 
 /// A loaded rank.
 struct Worker<D: Device> {
+    rank: usize,
     model: RankModel<D>,
     port: RankPort,
     fault: Fault,
@@ -89,6 +90,8 @@ impl Worker<CpuDevice> {
         let options =
             CpuOptions { threads, cpus, weights: weights.clone(), ..CpuOptions::default() };
         let device = CpuDevice::new(options).map_err(|error| error.to_string())?;
+        port.progress.beat(Phase::Load);
+        fault.event(FaultPhase::Load);
         let mut told = None;
         let mut progress = |loaded, total| {
             port.progress.beat(Phase::Load);
@@ -98,7 +101,6 @@ impl Worker<CpuDevice> {
                 tell(FromRank::Loading { loaded, total });
             }
         };
-        port.progress.beat(Phase::Load);
         let (shard, limits) = (&assignment.shard, assignment.limits);
         let model = RankModel::load(device, &checkpoint, shard, limits, &mut progress)
             .map_err(|error| error.to_string())?;
@@ -117,14 +119,15 @@ impl Worker<CpuDevice> {
                 "the system gives no huge pages for these packed weights: short steps are slower"
             );
         }
-        Ok(Self { model, port, fault })
+        Ok(Self { rank, model, port, fault })
     }
 
     fn step(&mut self, plan: &StepPlan) -> Result<StepReport, ForwardError> {
         let began = Instant::now();
         let StepPlan { step, flags, self_test } = plan;
-        let Self { model, port, fault } = self;
+        let Self { rank, model, port, fault } = self;
         let RankPort { all_reduce, progress, logits } = port;
+        fault.update(flags.fault(), *rank);
         all_reduce.set_skip(flags.all_reduce_skip());
         model.set_profiling(flags.phase_profile());
 

@@ -2,8 +2,11 @@
 //! others and the coordinator make of it.
 
 use std::cell::Cell;
+use std::io;
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{Signal, raise};
 use pocket_collectives::{AllReduce, CollectiveError, Counters};
 use pocket_config::{FaultKind, FaultPhase, FaultSpec};
 use pocket_device::Device;
@@ -21,9 +24,19 @@ impl Fault {
         Self { spec: spec.filter(|spec| spec.rank == rank), events: Cell::new(0) }
     }
 
+    /// What holds from now on; a fault that is new begins to count.
+    pub fn update(&mut self, spec: Option<FaultSpec>, rank: usize) {
+        let new = Self::new(spec, rank);
+        if new.spec != self.spec {
+            *self = new;
+        }
+    }
+
     /// An event of `phase` begins: commit the fault if this is the one.
     pub fn event(&self, phase: FaultPhase) {
-        if let Some(kind) = self.due(phase) {
+        if let (Some(spec), Some(kind)) = (self.spec, self.due(phase)) {
+            // Tests read the time from it.
+            tracing::warn!(rank = spec.rank, fault = %spec, "injected fault");
             commit(kind);
         }
     }
@@ -36,14 +49,35 @@ impl Fault {
 }
 
 fn commit(kind: FaultKind) {
-    tracing::warn!(?kind, "injected fault");
-    match kind {
+    let done = match kind {
         FaultKind::Exit => std::process::exit(1),
         FaultKind::Abort => std::process::abort(),
+        // To this thread: it does not get a step further while another one takes the signal.
+        FaultKind::Kill => raise(Signal::SIGKILL).map_err(io::Error::from),
+        FaultKind::Stop => raise(Signal::SIGSTOP).map_err(io::Error::from),
         FaultKind::Stall => loop {
             std::thread::sleep(Duration::from_secs(3600));
         },
+        FaultKind::Memory => limit_memory(),
+    };
+    if let Err(error) = done {
+        // A test that waits for the fault is to see why it does not come.
+        tracing::error!(?kind, %error, "the fault cannot be injected");
     }
+}
+
+/// Lets this process have the memory it has and no more: neither new mappings, nor data in those it has
+/// reserved.
+fn limit_memory() -> io::Result<()> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    for (field, resource) in [("VmSize:", Resource::RLIMIT_AS), ("VmData:", Resource::RLIMIT_DATA)]
+    {
+        let line = status.lines().find_map(|line| line.strip_prefix(field));
+        let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+        let bytes = 1024 * kib.ok_or_else(|| io::Error::other(format!("no {field} in status")))?;
+        setrlimit(resource, bytes, bytes)?;
+    }
+    Ok(())
 }
 
 /// An all-reduce in which the fault may strike.
@@ -81,6 +115,20 @@ mod tests {
         assert_eq!(due("1:decode:2:exit", 1, &events), [false, false, false, true, false]);
         assert_eq!(due("1:prefill:1:abort", 1, &events), [true, false, false, false, false]);
         assert_eq!(due("1:allreduce:1:stall", 1, &events), [false; 5]);
+    }
+
+    #[test]
+    fn a_new_fault_begins_to_count_and_the_same_one_goes_on() {
+        let spec = |text: &str| Some(text.parse::<FaultSpec>().unwrap());
+        let mut fault = Fault::new(None, 1);
+        fault.update(spec("1:decode:2:kill"), 1);
+        assert_eq!(fault.due(FaultPhase::Decode), None);
+        fault.update(spec("1:decode:2:kill"), 1);
+        assert_eq!(fault.due(FaultPhase::Decode), Some(FaultKind::Kill));
+        fault.update(spec("1:decode:1:stop"), 1);
+        assert_eq!(fault.due(FaultPhase::Decode), Some(FaultKind::Stop));
+        fault.update(spec("0:decode:1:stop"), 1);
+        assert_eq!(fault.due(FaultPhase::Decode), None, "another rank's");
     }
 
     #[test]

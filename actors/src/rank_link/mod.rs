@@ -6,6 +6,7 @@
 //! is always [`News::Ended`], after the process has been reaped.
 
 mod liveness;
+mod words;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use actix::prelude::*;
 use pocket_collectives::Watch;
 use tokio::process::Child;
 use tokio::sync::oneshot;
+use tokio_util::codec::FramedRead;
 
 pub(crate) use liveness::Stall;
 
@@ -23,10 +25,12 @@ use crate::socket::{self, Outbox};
 use crate::spawn::{describe_exit, spawn_rank};
 use crate::wire::WireError;
 use liveness::Liveness;
+use words::{LastWords, Lines};
 
 /// A process that has closed its socket has this long to end.
 const EXIT_GRACE: Duration = Duration::from_secs(5);
-/// A process that has ended has closed its socket, unless a child of its own holds it open.
+/// A process that has ended has closed its socket and its standard error, unless a child of its own
+/// holds them open.
 const DRAIN_GRACE: Duration = Duration::from_secs(1);
 
 /// How a link does its work.
@@ -40,6 +44,8 @@ pub(crate) struct LinkOptions {
     pub load_timeout: Duration,
     /// Without progress or answer this long, the rank is stalled.
     pub stall_timeout: Duration,
+    /// How often it is looked at.
+    pub tick: Duration,
 }
 
 /// What the coordinator tells a link.
@@ -136,7 +142,6 @@ pub(crate) struct RankLink {
     watch: Watch,
     coordinator: Recipient<LinkEvent>,
     liveness: Liveness,
-    tick: Duration,
     outbox: Option<Outbox<ToRank>>,
     kill: Option<oneshot::Sender<()>>,
     ready: bool,
@@ -144,6 +149,10 @@ pub(crate) struct RankLink {
     given_up: bool,
     /// Nothing more comes from the socket.
     drained: bool,
+    /// More may come from its standard error.
+    hearing: bool,
+    /// What has come from there last.
+    words: LastWords,
     /// The last word, held back until everything the rank has said before its end is read.
     last: Option<News>,
     ended: bool,
@@ -157,22 +166,21 @@ impl RankLink {
         watch: Watch,
         coordinator: Recipient<LinkEvent>,
     ) -> Self {
-        let tick = (options.stall_timeout / 8)
-            .clamp(Duration::from_millis(10), Duration::from_millis(500));
         Self {
             rank: assignment.rank,
             epoch: assignment.epoch,
-            liveness: Liveness::new(options.stall_timeout, tick, Instant::now()),
+            liveness: Liveness::new(options.stall_timeout, options.tick, Instant::now()),
             options,
             assignment: Some(Box::new(assignment)),
             watch,
             coordinator,
-            tick,
             outbox: None,
             kill: None,
             ready: false,
             given_up: false,
             drained: false,
+            hearing: false,
+            words: LastWords::default(),
             last: None,
             ended: false,
         }
@@ -217,9 +225,13 @@ impl RankLink {
     /// it gave the reason.
     fn end_if_drained(&mut self, ctx: &mut Context<Self>) {
         if self.drained
+            && !self.hearing
             && let Some(last) = self.last.take()
         {
-            self.tell(last);
+            self.tell(match last {
+                News::Ended { how, clean } => News::Ended { how: self.words.explain(how), clean },
+                last => last,
+            });
             ctx.stop();
         }
     }
@@ -278,10 +290,13 @@ impl Actor for RankLink {
             link.end_if_drained(ctx);
             ctx.run_later(DRAIN_GRACE, |link, ctx| {
                 link.drained = true;
+                link.hearing = false;
                 link.end_if_drained(ctx);
             });
         });
         ctx.spawn(reaped);
+        self.hearing = true;
+        ctx.add_stream(FramedRead::new(process.stderr, Lines::default()));
         self.tell(News::Started { pid: process.pid });
         match socket::open(process.socket) {
             Ok((inbox, outbox)) => {
@@ -293,7 +308,7 @@ impl Actor for RankLink {
                 self.give_up(News::Broken { detail: error.to_string(), version: false });
             }
         }
-        ctx.run_interval(self.tick, Self::look);
+        ctx.run_interval(self.options.tick, Self::look);
         ctx.run_later(self.options.load_timeout, |link, _| {
             if !link.ready {
                 link.give_up(News::LoadTimeout);
@@ -381,6 +396,27 @@ impl StreamHandler<Result<FromRank, WireError>> for RankLink {
         self.drained = true;
         self.end_if_drained(ctx);
         ctx.run_later(EXIT_GRACE, |link, _| link.kill());
+    }
+}
+
+/// Lines of its standard error.
+impl StreamHandler<std::io::Result<String>> for RankLink {
+    fn handle(&mut self, line: std::io::Result<String>, _: &mut Context<Self>) {
+        let line = match line {
+            Ok(line) => line,
+            Err(error) => {
+                return tracing::warn!(rank = self.rank, %error, "its standard error cannot be read");
+            }
+        };
+        self.words.hear(&line);
+        if !line.is_empty() {
+            tracing::error!(rank = self.rank, "the rank's process says: {line}");
+        }
+    }
+
+    fn finished(&mut self, ctx: &mut Context<Self>) {
+        self.hearing = false;
+        self.end_if_drained(ctx);
     }
 }
 

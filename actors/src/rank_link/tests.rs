@@ -79,6 +79,7 @@ fn rig(script: &str, load_timeout: Duration) -> Rig {
         environment: vec![],
         load_timeout,
         stall_timeout: Duration::from_secs(600),
+        tick: Duration::from_millis(500),
     };
     let listener = Listener(told).start().recipient();
     let link = RankLink::new(assignment(), options, segment.watch(), listener).start();
@@ -131,6 +132,19 @@ async fn the_reason_is_heard_before_the_end() {
         let News::Gave { reason, waited_for_peer: false } = rig.next().await else { panic!() };
         assert_eq!(reason, "no");
         assert_eq!(rig.end().await.0, "exited with code 1");
+    }
+}
+
+#[actix::test]
+async fn what_it_said_last_is_part_of_how_it_ended() {
+    let script = "echo 'memory allocation of 64 bytes failed' >&2; echo its log; kill -ABRT $$";
+    for _ in 0..20 {
+        let mut rig = rig(script, LONG);
+        assert!(matches!(rig.next().await, News::Started { .. }));
+        assert_eq!(
+            rig.end().await.0,
+            "killed by signal 6 (SIGABRT), saying \"memory allocation of 64 bytes failed\""
+        );
     }
 }
 
@@ -192,6 +206,7 @@ async fn a_program_that_is_not_there_is_the_last_word() {
         environment: vec![],
         load_timeout: LONG,
         stall_timeout: LONG,
+        tick: Duration::from_millis(500),
     };
     let listener = Listener(told).start().recipient();
     let link = RankLink::new(assignment(), options, segment.watch(), listener).start();

@@ -217,7 +217,9 @@ async fn panic_ends_the_process() {
         Ok(engine) => engine.handle().failed().await,
         Err(error) => error.to_string(),
     };
-    assert!(said.ends_with("exited with code 101"), "{said}");
+    let (how, why) = said.split_once(", saying ").unwrap();
+    assert!(how.ends_with("exited with code 101"), "{said}");
+    assert!(why.contains("panicked at") && why.ends_with("as the test wants it\""), "{said}");
 }
 
 async fn a_step_of_five_seconds() {

@@ -59,6 +59,7 @@ pub fn options(fixture_name: &str, world: usize) -> EngineOptions {
         merge: MergeCap::Auto,
         request_timeout: None,
         flags: FlagSet::default(),
+        allow_faults: true,
         // Far above what a loaded machine needs; tests of stalls set their own.
         stall_timeout: Duration::from_secs(120),
         self_test_interval: None,

@@ -1,11 +1,11 @@
 //! What is said about a command line that cannot be understood.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 
 use crate::failure::one_line;
+use crate::logging;
 
 /// Prints help or version to standard output, or the mistake to standard error as one line.
 pub fn report(error: &clap::Error) -> ExitCode {
@@ -20,7 +20,7 @@ pub fn report(error: &clap::Error) -> ExitCode {
             ExitCode::from(2)
         }
         _ => {
-            let _ = writeln!(io::stderr(), "pocketd: {}", summary(error));
+            logging::last_line(&format!("pocketd: {}", summary(error)));
             ExitCode::from(2)
         }
     }

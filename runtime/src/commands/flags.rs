@@ -111,6 +111,9 @@ mod tests {
         );
         let fault = json.as_array().unwrap().last().unwrap();
         assert_eq!(fault["name"], "POCKET_FAULT");
-        assert_eq!(fault["value"], Value::Null);
+        assert_eq!(
+            (fault["value"].as_str(), fault["default"].as_str()),
+            (Some("none"), Some("none"))
+        );
     }
 }

@@ -232,6 +232,7 @@ fn announce(settings: &Settings, boot: &mut Boot) -> anyhow::Result<()> {
         max_messages = settings.max_messages.get(),
         client_timeout_s = settings.client_timeout.duration().as_secs_f64(),
         stall_timeout_s = options.stall_timeout.as_secs_f64(),
+        stall_noticed_within_s = options.stall_noticed_within().as_secs_f64(),
         self_test_interval_s = options.self_test_interval.map(|interval| interval.as_secs_f64()),
         load_timeout_s = options.load_timeout.as_secs_f64(),
         max_restarts = options.max_restarts,

@@ -1,6 +1,6 @@
 //! `GetStatus`: what the engine says, and what only the daemon knows.
 
-use pocket_actors::api::{EngineState, RankStatus};
+use pocket_actors::api::{EngineState, MissingRank, RankStatus};
 use serde::Serialize;
 
 use super::{Daemon, proto};
@@ -41,6 +41,7 @@ pub async fn status(daemon: &Daemon) -> proto::Status {
         status.outputs_wrong = engine.outputs_wrong.unwrap_or_default();
         status.notes = engine.notes;
         status.ranks = engine.ranks.iter().map(rank).collect();
+        status.missing = engine.missing.iter().map(missing).collect();
     }
     status
 }
@@ -73,6 +74,17 @@ fn rank(status: &RankStatus) -> proto::Rank {
         all_reduces_skipped: counters.skipped,
         all_reduce_bytes: counters.bytes,
         all_reduce_wait_us: counters.wait_us,
+    }
+}
+
+fn missing(missing: &MissingRank) -> proto::MissingRank {
+    let MissingRank { rank, call, phase, layer, step } = missing;
+    proto::MissingRank {
+        rank: *rank as u32,
+        call: *call,
+        phase: word(phase),
+        layer: *layer,
+        step: *step,
     }
 }
 

@@ -165,6 +165,7 @@ mod tests {
             kv_blocks: 64,
             call_cost: None,
             ranks: vec![],
+            missing: vec![],
             flags: vec!["POCKET_ASCEND_IPC_ALLREDUCE_SKIP=1".into()],
             outputs_wrong: Some("POCKET_ASCEND_IPC_ALLREDUCE_SKIP=1".into()),
             notes: vec!["a note".into()],

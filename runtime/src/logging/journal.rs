@@ -5,7 +5,6 @@ use std::env;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
-use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
@@ -14,11 +13,19 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Whether standard error goes to the journal. The variable alone does not say so: it is inherited by
-/// programs whose output somebody has sent elsewhere.
-pub fn is_standard_error() -> bool {
+/// Whether `file`, standard error say, goes to the journal. The variable alone does not say so: it is
+/// inherited by programs whose output somebody has sent elsewhere.
+pub fn is(file: impl AsFd) -> bool {
     let named = env::var_os("JOURNAL_STREAM");
-    named.is_some_and(|named| is_named(&named, io::stderr().as_fd()))
+    named.is_some_and(|named| is_named(&named, file))
+}
+
+/// Lines with the priority of an error.
+pub fn error(text: &str) -> String {
+    let mut lines = String::new();
+    // Writing to a string does not fail.
+    let _ = prefix(&mut lines, priority(&Level::ERROR), text);
+    lines
 }
 
 /// Whether `named`, DEVICE:INODE, is this file.
@@ -85,6 +92,7 @@ mod tests {
         prefix(&mut text, priority(&Level::ERROR), "ERROR c").unwrap();
         prefix(&mut text, priority(&Level::TRACE), "d").unwrap();
         prefix(&mut text, priority(&Level::INFO), "e").unwrap();
+        assert_eq!(error("a\n  b\n"), "<3>a\n<3>b\n");
         assert_eq!(text, "<4>WARN a: b\n<4>second\n<3>ERROR c\n<7>d\n<6>e\n");
     }
 }

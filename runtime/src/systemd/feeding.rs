@@ -113,6 +113,7 @@ mod tests {
             kv_blocks: 8,
             call_cost: None,
             ranks: vec![rank],
+            missing: vec![],
             flags: Vec::new(),
             outputs_wrong: None,
             notes: Vec::new(),

@@ -91,6 +91,7 @@ fn options() -> EngineOptions {
         merge: MergeCap::Auto,
         request_timeout: None,
         flags: FlagSet::default(),
+        allow_faults: false,
         stall_timeout: Duration::from_secs(600),
         self_test_interval: None,
         load_timeout: Duration::from_secs(600),

@@ -41,7 +41,7 @@ async fn a_flag_holds_from_the_next_step_and_is_shown() {
     let shown = "pocket_flag_info{flag=\"POCKET_ASCEND_IPC_ALLREDUCE_SKIP\",value=\"1\"} 1";
     assert!(text.contains(shown) && !text.contains("ALLREDUCE_SKIP\",value=\"0\""), "{text}");
     for (name, value, why) in [
-        ("POCKET_FAULT", "0:load:1:exit", "at the start only"),
+        ("POCKET_FAULT", "0:load:1:exit", "without --allow-faults"),
         ("POCKET_PHASE_PROFIL", "1", "nearest"),
         ("POCKET_PHASE_PROFILE", "maybe", "0, 1"),
     ] {
@@ -51,6 +51,41 @@ async fn a_flag_holds_from_the_next_step_and_is_shown() {
             "{refused}"
         );
     }
+    rig.stop().await;
+}
+
+/// A fault is cleared when its rank fails where it was to strike, and by nothing else.
+#[actix::test]
+async fn a_fault_strikes_once() {
+    let options = EngineOptions { allow_faults: true, max_restarts: 9, ..options() };
+    let mut rig = serving(options).await;
+    let set = |value: &str| SetFlag { name: "POCKET_FAULT".into(), value: value.into() };
+    let refused = rig.coordinator.send(set("2:decode:1:exit")).await.unwrap().unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "POCKET_FAULT=2:decode:1:exit: there is no rank 2; ranks go from 0 to 1"
+    );
+    rig.coordinator.send(set("1:load:1:kill")).await.unwrap().unwrap();
+    rig.coordinator.send(RestartRank(1)).await.unwrap().unwrap();
+    rig.next_epoch().await;
+    assert_eq!(rig.status().await.flags, ["POCKET_FAULT=1:load:1:kill"], "it is still to come");
+    let died = || News::Ended { how: "killed by signal 9 (SIGKILL)".to_string(), clean: false };
+    rig.tell(1, News::Started { pid: 9 }).await;
+    rig.tell(1, died()).await;
+    rig.next_epoch().await;
+    assert_eq!(rig.status().await.flags, [""; 0]);
+    rig.load().await;
+    while rig.status().await.state != EngineState::Ready {
+        tokio::task::yield_now().await;
+    }
+
+    rig.coordinator.send(set("1:decode:1:kill")).await.unwrap().unwrap();
+    let _events = rig.submit(request("a", 5, 9)).await.unwrap();
+    let plan = rig.step().await;
+    assert_eq!(plan.flags.fault().unwrap().to_string(), "1:decode:1:kill");
+    rig.tell(0, died()).await;
+    rig.next_epoch().await;
+    assert_eq!(rig.status().await.flags, ["POCKET_FAULT=1:decode:1:kill"], "another rank's end");
     rig.stop().await;
 }
 

@@ -95,6 +95,7 @@ async fn told(program: &Path, frames: &Path, segment: &SegmentOwner) -> Vec<News
         environment: vec![("FRAMES".to_string(), frames.to_str().unwrap().to_string())],
         load_timeout: LONG,
         stall_timeout: LONG,
+        tick: Duration::from_millis(500),
     };
     let listener = Listener(told).start().recipient();
     let _link = RankLink::new(assignment(), options, segment.watch(), listener).start();

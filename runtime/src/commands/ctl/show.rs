@@ -38,6 +38,7 @@ pub fn status(out: &mut impl Write, status: &proto::Status) -> io::Result<()> {
     if !status.outputs_wrong.is_empty() {
         lines.push(("OUTPUTS WRONG", status.outputs_wrong.clone()));
     }
+    lines.extend(status.missing.iter().map(|rank| ("waited for", missing(rank))));
     lines.extend(status.notes.iter().map(|note| ("note", note.clone())));
     for (name, value) in lines {
         writeln!(out, "{name:<14} {value}")?;
@@ -55,6 +56,14 @@ fn state(status: &proto::Status) -> String {
         (state, "") => state.to_owned(),
         (state, reason) => format!("{state}: {reason}"),
     }
+}
+
+/// Whom others wait for.
+fn missing(missing: &proto::MissingRank) -> String {
+    let proto::MissingRank { rank, call, phase, layer, step } = missing;
+    let layer =
+        layer.map_or_else(|| "outside the layers".to_owned(), |layer| format!("layer {layer}"));
+    format!("rank {rank} in all-reduce {call}; it is in {phase}, step {step}, {layer}")
 }
 
 fn memory(count: u64) -> String {

@@ -25,6 +25,7 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
                 [("reason", text())],
             ),
         ),
+        ("MissingRank", missing()),
         ("Version", object([("version", text())])),
         ("Model", model()),
         (
@@ -116,6 +117,7 @@ fn health() -> Value {
             ("kv_blocks", count()),
             ("call_cost", nullable(cost)),
             ("ranks", list(reference("RankHealth"))),
+            ("missing", list(reference("MissingRank"))),
             ("flags", list(text())),
             ("outputs_wrong", nullable(text())),
             ("notes", list(text())),
@@ -144,10 +146,22 @@ fn rank() -> Value {
     ])
 }
 
+fn missing() -> Value {
+    object([
+        ("rank", count()),
+        ("call", count()),
+        ("phase", text()),
+        ("layer", nullable(count())),
+        ("step", count()),
+    ])
+}
+
 #[cfg(test)]
 mod tests {
-    use pocket_actors::api::{CallCost, EngineState, EngineStatus, RankStatus, SelfTestStatus};
-    use pocket_collectives::{Counters, Progress};
+    use pocket_actors::api::{
+        CallCost, EngineState, EngineStatus, MissingRank, RankStatus, SelfTestStatus,
+    };
+    use pocket_collectives::{Counters, Phase, Progress};
 
     use super::*;
 
@@ -169,6 +183,7 @@ mod tests {
             counters: Counters::default(),
             loaded: 1.0,
         };
+        let missing = MissingRank { rank: 0, call: 3, phase: Phase::Prefill, layer: None, step: 1 };
         let status = json!(EngineStatus {
             state: EngineState::Failed("rank 2".into()),
             epoch: 1,
@@ -182,6 +197,7 @@ mod tests {
             kv_blocks: 8,
             call_cost: Some(CallCost { fixed_us: 10.0, row_us: 1.0 }),
             ranks: vec![rank],
+            missing: vec![missing],
             flags: vec![],
             outputs_wrong: None,
             notes: vec![],
@@ -193,6 +209,8 @@ mod tests {
         assert_eq!(described, members(&status));
         let ranks = &status["ranks"][0];
         assert_eq!(members(&rank["properties"]), members(ranks));
+        let missing = super::missing();
+        assert_eq!(members(&missing["properties"]), members(&status["missing"][0]));
         for part in ["progress", "counters"] {
             assert_eq!(members(&rank["properties"][part]["properties"]), members(&ranks[part]));
         }
