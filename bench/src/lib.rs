@@ -4,14 +4,19 @@
 //! - [`law`]: the cost of a prefill as calls, tokens and a constant, and what follows from it;
 //! - [`load`]: requests, arrival times and streams of any OpenAI-compatible server, and what its client
 //!   measures;
+//! - [`points`]: reading points from CSV and JSON; [`fit`]: what they say, as tables and plots;
 //! - [`record`]: `record.json`, with what is needed to judge and to repeat a measurement;
-//! - [`report`]: pages, Markdown and text, with plots.
+//! - [`report`]: pages, Markdown and text, with plots;
+//! - [`compare`]: two records beside each other.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod compare;
+pub mod fit;
 pub mod law;
 pub mod load;
+pub mod points;
 pub mod record;
 pub mod report;
 pub mod stats;

@@ -32,6 +32,11 @@ pub fn bad_input(message: impl Into<String>) -> anyhow::Error {
     BadInput(message.into()).into()
 }
 
+/// A [`BadInput`] with the message of an error and of its causes.
+pub fn bad_input_of(error: impl Into<anyhow::Error>) -> anyhow::Error {
+    bad_input(format!("{:#}", error.into()))
+}
+
 /// Ended by the signal of this number: nothing to say, and not a success.
 #[derive(Debug)]
 pub struct Interrupted(pub i32);

@@ -48,6 +48,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Inspect(args) => commands::inspect::run(&settings, &args),
         Command::Flags(args) => commands::flags::run(&settings, &args),
         Command::Bench(args) => commands::bench::run(&settings, &args.what),
+        Command::Fit(args) => commands::fit::run(&args),
         Command::Rank => anyhow::bail!("a rank has no settings"),
     }
 }

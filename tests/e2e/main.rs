@@ -17,6 +17,7 @@ mod controls;
 mod demo;
 mod exhausted;
 mod faults;
+mod fit;
 mod health;
 mod http_chat;
 mod http_choices;

@@ -40,8 +40,9 @@ fn links(text: &str) -> Vec<String> {
 
 /// Paths into this repository that stand in backquotes: they start with one of its folders.
 fn named_files(text: &str) -> Vec<String> {
-    const FOLDERS: [&str; 9] = [
+    const FOLDERS: [&str; 10] = [
         "actors/",
+        "bench/",
         "collectives/",
         "config/",
         "deploy/",

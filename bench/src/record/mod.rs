@@ -38,6 +38,8 @@ pub const INVALID_EXIT_CODE: u8 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
+    /// Points from elsewhere (`fit`).
+    Fit,
     /// A load on a server (`bench serve`).
     Serve,
     /// The cost of prefill calls (`bench prefill`).
@@ -54,6 +56,7 @@ impl Kind {
     /// The name in records and titles.
     pub fn name(self) -> &'static str {
         match self {
+            Kind::Fit => "fit",
             Kind::Serve => "serve",
             Kind::Prefill => "prefill",
             Kind::Ab => "ab",

@@ -129,6 +129,11 @@ impl Report {
         &mut self.sections[last]
     }
 
+    /// The section that was added last.
+    pub fn last_section(&mut self) -> Option<&mut Section> {
+        self.sections.last_mut()
+    }
+
     /// Writes [`HTML_NAME`] and [`MARKDOWN_NAME`] with its plots into a directory, which is made if it is
     /// not there. Returns the page.
     pub fn write(&self, directory: &Path) -> Result<PathBuf, ReportError> {

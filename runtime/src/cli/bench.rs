@@ -2,10 +2,12 @@
 
 mod serve;
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use pocket_config::Sources;
 
-use super::settings::{BenchScope, SettingArgs};
+use super::settings::{BenchScope, CtlScope, SettingArgs};
 use super::values;
 
 pub use serve::{BackendName, DatasetName, ResultArgs, ServeBenchArgs, TargetArgs, WorkloadArgs};
@@ -27,6 +29,8 @@ pub enum Bench {
     Wave(WaveArgs),
     /// A load on a server of OpenAI's API, measured as `vllm bench serve` does
     Serve(Box<ServeBenchArgs>),
+    /// Ratios of everything that two records of the same kind have in common
+    Compare(CompareArgs),
 }
 
 impl Bench {
@@ -37,6 +41,7 @@ impl Bench {
             Bench::Wave(args) => args.settings.sources(),
             // The server has settings, its client has none but those of logging.
             Bench::Serve(_) => Sources::of_process(None, Vec::new()),
+            Bench::Compare(args) => args.settings.sources(),
         }
     }
 }
@@ -97,4 +102,24 @@ pub struct WaveArgs {
     /// Settings.
     #[command(flatten)]
     pub settings: SettingArgs<BenchScope>,
+}
+
+/// Options of `bench compare`.
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// The record to compare with
+    #[arg(value_name = "A.json")]
+    pub a: PathBuf,
+    /// The record whose numbers stand above
+    #[arg(value_name = "B.json")]
+    pub b: PathBuf,
+    /// Compare records that are INVALID too, with a warning
+    #[arg(long)]
+    pub allow_invalid: bool,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: SettingArgs<CtlScope>,
 }

@@ -5,6 +5,7 @@
 
 mod bench;
 mod ctl;
+mod fit;
 mod settings;
 mod usage;
 pub mod values;
@@ -15,10 +16,11 @@ use clap::{Args, Parser, Subcommand};
 use pocket_config::Sources;
 
 pub use bench::{
-    BackendName, Bench, BenchArgs, DatasetName, ResultArgs, RooflineArgs, ServeBenchArgs,
-    TargetArgs, WaveArgs, WorkloadArgs,
+    BackendName, Bench, BenchArgs, CompareArgs, DatasetName, ResultArgs, RooflineArgs,
+    ServeBenchArgs, TargetArgs, WaveArgs, WorkloadArgs,
 };
 pub use ctl::{Ctl, CtlArgs, CtlTarget, StatusArgs};
+pub use fit::{FitArgs, WaveReading, Weights};
 pub use settings::{FlagsScope, InspectScope, OneShotScope, ServeScope, SettingArgs};
 pub use usage::report;
 pub use values::TokenIds;
@@ -49,6 +51,8 @@ pub enum Command {
     Flags(FlagsArgs),
     /// Measure this machine and this engine
     Bench(BenchArgs),
+    /// What a call and a token cost, from a file of measured points
+    Fit(FitArgs),
     /// Run one rank; started by the coordinator, not by hand
     #[command(hide = true)]
     Rank,
@@ -65,6 +69,7 @@ impl Command {
             Command::Ctl(args) => args.settings.sources(),
             Command::Flags(args) => args.settings.sources(),
             Command::Bench(args) => args.what.sources(),
+            Command::Fit(args) => args.settings.sources(),
             Command::Rank => Sources::of_process(None, Vec::new()),
         }
     }

@@ -76,7 +76,7 @@ impl Scope for FlagsScope {
     }
 }
 
-/// `ctl`: the daemon it asks has settings of its own.
+/// `ctl`: the daemon it asks has settings of its own; and commands that need no engine.
 #[derive(Debug)]
 pub struct CtlScope;
 

@@ -62,6 +62,14 @@ pub fn interval(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a number of seconds from 0.1 to 3600 is needed".to_owned())
 }
 
+/// An amount above zero, or zero: a time, a rate.
+pub fn amount(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|amount| (0.0..1e18).contains(amount))
+        .ok_or_else(|| "a number from 0 is needed".to_owned())
+}
+
 /// A share of a limit.
 pub fn share(text: &str) -> Result<f64, String> {
     text.parse()

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod ctl;
 mod engine;
+pub mod fit;
 pub mod flags;
 pub mod generate;
 pub mod inspect;

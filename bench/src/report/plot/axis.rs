@@ -113,15 +113,6 @@ impl Axis {
     pub(super) fn widest_mark(&self) -> usize {
         self.marks.iter().map(|mark| self.format_ext(mark).chars().count()).max().unwrap_or(0)
     }
-
-    /// Values from one end to the other that look evenly spread.
-    pub(super) fn spread(&self, count: usize) -> Vec<f64> {
-        let at = |share: f64| match self.logarithmic {
-            true => self.low * (self.high / self.low).powf(share),
-            false => self.low + (self.high - self.low) * share,
-        };
-        (0..=count).map(|step| at(step as f64 / count as f64)).collect()
-    }
 }
 
 /// The next of 1, 2, 2.5 and 5 times a power of ten.
@@ -190,7 +181,6 @@ mod tests {
         assert_eq!(linear.map(&25.0, (200, 0)), 150);
         let powers = axis(Scale::PowersOfTwo, &[1.0, 16.0]);
         assert_eq!(powers.map(&4.0, (0, 100)), 50);
-        assert!((powers.spread(4)[2] - 4.0).abs() < 1e-9);
     }
 
     #[test]

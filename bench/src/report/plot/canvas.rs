@@ -82,11 +82,24 @@ pub(super) fn picture(
 /// Axes with marks, lines behind the marks and what the axes count.
 pub(super) fn frame<'a, 'b>(
     area: &'a Area<'b>,
+    x: (&str, Axis),
+    y: (&str, Axis),
+) -> Result<Chart<'a, 'b>, PlotError> {
+    let characters = y.1.widest_mark();
+    aligned_frame(area, x, y, characters)
+}
+
+/// The same with room for marks of so many characters on the left: panels above each other begin at the same
+/// place.
+pub(super) fn aligned_frame<'a, 'b>(
+    area: &'a Area<'b>,
     (x_name, x): (&str, Axis),
     (y_name, y): (&str, Axis),
+    characters: usize,
 ) -> Result<Chart<'a, 'b>, PlotError> {
-    let left = 34 + CHARACTER * y.widest_mark();
+    let left = 34 + CHARACTER * characters;
     let mut chart = ChartBuilder::on(area)
+        .margin_left(6)
         .margin_top(10)
         .margin_right(26)
         .x_label_area_size(48)

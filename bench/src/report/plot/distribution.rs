@@ -5,7 +5,7 @@ use plotters::prelude::Color;
 use plotters::series::LineSeries;
 
 use super::axis::{Axis, Scale};
-use super::canvas::{colour, frame, picture, stroke};
+use super::canvas::{aligned_frame, colour, picture, stroke};
 use super::{Plot, PlotError};
 use crate::report::number::number;
 use crate::stats::Summary;
@@ -39,16 +39,19 @@ impl Plot {
         let most = bars.iter().map(|(_, _, count)| *count as f64).fold(0.0, f64::max);
         let counts = Axis::over(title, Scale::Linear, [most])?;
         let shares = Axis::over(title, Scale::Linear, [0.0, 100.0])?;
+        let characters = counts.widest_mark().max(shares.widest_mark());
         let drawn = picture(HEIGHT, |area| {
             let (above, below) = area.split_vertically(HEIGHT - SHARES);
-            let mut chart = frame(&above, ("", axis.clone()), ("samples", counts))?;
+            let mut chart =
+                aligned_frame(&above, ("", axis.clone()), ("samples", counts), characters)?;
             chart.draw_series(bars.iter().map(|(low, high, count)| {
                 let corners = [(*low, 0.0), (*high, *count as f64)];
                 let mut bar = Rectangle::new(corners, colour(0).mix(0.65).filled());
                 bar.set_margin(0, 0, 1, 1);
                 bar
             }))?;
-            let mut chart = frame(&below, (x, axis.clone()), ("% no larger", shares))?;
+            let mut chart =
+                aligned_frame(&below, (x, axis.clone()), ("% no larger", shares), characters)?;
             chart.draw_series(LineSeries::new(steps(&sorted, axis.ends()), stroke(0)))?;
             Ok(())
         })?;

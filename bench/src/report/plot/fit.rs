@@ -6,7 +6,7 @@ use plotters::element::PathElement;
 use plotters::series::LineSeries;
 
 use super::axis::{Axis, Scale};
-use super::canvas::{Look, frame, hairline, legend, marker, picture, stroke};
+use super::canvas::{Look, aligned_frame, hairline, legend, marker, picture, stroke};
 use super::{Plot, PlotError};
 use crate::law::LawFit;
 use crate::report::number::{number, percent};
@@ -56,6 +56,7 @@ impl Plot {
         let reach = residuals.iter().map(|share| share.abs()).fold(1.0, f64::max);
         let below = Axis::over(title, Scale::Free, [-reach, reach])?;
 
+        let characters = y.widest_mark().max(below.widest_mark());
         let drawn = picture(HEIGHT, |area| {
             let entries = calls.iter().enumerate().map(|(at, calls)| {
                 let plural = if *calls == 1 { "" } else { "s" };
@@ -64,8 +65,9 @@ impl Plot {
             let area = legend(area, &entries.collect::<Vec<_>>())?;
             let upper = area.dim_in_pixel().1 - RESIDUALS;
             let (above, under) = area.split_vertically(upper);
-            let mut chart = frame(&above, ("", x.clone()), ("TTFT, ms", y))?;
-            let mut rest = frame(&under, ("tokens", x.clone()), ("residual, %", below))?;
+            let mut chart = aligned_frame(&above, ("", x.clone()), ("TTFT, ms", y), characters)?;
+            let mut rest =
+                aligned_frame(&under, ("tokens", x.clone()), ("residual, %", below), characters)?;
             let (start, end) = x.ends();
             rest.draw_series([PathElement::new(vec![(start, 0.0), (end, 0.0)], hairline())])?;
             for (at, calls) in calls.iter().enumerate() {

@@ -1,7 +1,10 @@
 //! What the engine reached below what the machine can do.
 
-use plotters::element::Text;
+use plotters::backend::BackendCoord;
+use plotters::element::{BoxedElement, EmptyElement, Text};
+use plotters::prelude::SVGBackend;
 use plotters::series::LineSeries;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::axis::{Axis, Scale};
 use super::canvas::{Look, frame, legend, marker, picture, stroke, text_style};
@@ -41,6 +44,15 @@ impl Roofline<'_> {
     }
 }
 
+type Label<'b> = BoxedElement<(f64, f64), SVGBackend<'b>, Text<'static, BackendCoord, String>>;
+
+/// Text beside a marker: to its left where there is no room to its right.
+fn label<'b>(text: String, place: (f64, f64), to_left: bool) -> Label<'b> {
+    let (side, away) = if to_left { (HPos::Right, -9) } else { (HPos::Left, 9) };
+    let style = text_style().pos(Pos::new(side, VPos::Center));
+    EmptyElement::at(place) + Text::new(text, (away, 0), style)
+}
+
 impl Plot {
     /// Draws the roof, a line that rises with the bandwidth and ends at the peak, with the calls below it.
     pub fn roofline(roofline: &Roofline<'_>) -> Result<Self, PlotError> {
@@ -53,8 +65,8 @@ impl Plot {
         // Both sides of the ridge are always there.
         let x =
             Axis::over(title, Scale::Logarithmic, intensities.chain([ridge / 3.0, ridge * 3.0]))?;
-        let roof: Vec<(f64, f64)> =
-            x.spread(200).into_iter().map(|at| (at, roofline.roof(at) / 1e9)).collect();
+        let (low, high) = x.ends();
+        let roof = [low, ridge, high].map(|at| (at, roofline.roof(at) / 1e9));
         let rates = marks.iter().map(|mark| mark.flops_per_second / 1e9);
         let y = Axis::over(title, Scale::Logarithmic, rates.chain(roof.iter().map(|(_, y)| *y)))?;
         let drawn = picture(HEIGHT, |area| {
@@ -70,7 +82,11 @@ impl Plot {
                 let place = (mark.flops_per_byte, mark.flops_per_second / 1e9);
                 chart.draw_series([marker(at, place)])?;
                 let share = mark.flops_per_second / roofline.roof(mark.flops_per_byte);
-                chart.draw_series([Text::new(percent(share), place, text_style())])?;
+                chart.draw_series([label(
+                    percent(share),
+                    place,
+                    mark.flops_per_byte > high / 4.0,
+                )])?;
             }
             Ok(())
         })?;

@@ -1,5 +1,6 @@
 //! `pocketd bench`: measurements of this machine and this engine.
 
+mod compare;
 mod own;
 mod prompts;
 mod roofline;
@@ -16,6 +17,7 @@ pub fn run(settings: &Settings, what: &Bench) -> anyhow::Result<()> {
     match what {
         Bench::Roofline(args) => roofline::run(settings, args),
         Bench::Wave(args) => wave::run(settings, args),
+        Bench::Compare(args) => compare::run(args),
         Bench::Serve(args) => serve::run(args),
     }
 }

@@ -1,0 +1,99 @@
+use serde_json::json;
+
+use super::*;
+use crate::record::{Invalid, Server};
+
+fn record(kind: Kind, result: Value) -> Record<Value> {
+    let mut record = Record::new(kind, Vec::new(), result);
+    record.servers.push(Server { name: "server".to_owned(), ..Server::default() });
+    record
+}
+
+fn quantity<'a>(comparison: &'a Comparison, name: &str) -> &'a Quantity {
+    let found = comparison.quantities.iter().find(|quantity| quantity.name == name);
+    found.unwrap_or_else(|| panic!("no {name} in {:?}", comparison.quantities))
+}
+
+#[test]
+fn every_form_becomes_a_ratio_on_what_it_rests_on() {
+    let result = |scale: f64| {
+        json!({
+            "completed": 100,
+            "mean_ttft_ms": 50.0 * scale, "std_ttft_ms": 5.0,
+            "ttfts": [0.05 * scale, 0.051 * scale, null, 0.049 * scale],
+            "itls": [[0.01, 0.011], [0.012]],
+            "output_throughput": 1000.0 / scale,
+            "failed": 0,
+            "fit": {"coefficients": [{"name": "ms a call", "value": 10.0 * scale,
+                "interval": {"low": 9.0 * scale, "high": 11.0 * scale}}],
+                "covariance": [[1.0]]},
+            "wave": {"count": 16, "mean": 3.0 * scale, "std": 0.3, "median": 1.0},
+            "seed": 1.0 * scale,
+        })
+    };
+    let (a, b) = (record(Kind::Serve, result(1.0)), record(Kind::Serve, result(2.0)));
+    let comparison = compare(&a, &b, false).unwrap();
+    assert_eq!(comparison.warnings, Vec::<String>::new());
+    let is = |name: &str, basis: Basis, ratio: f64| {
+        let found = quantity(&comparison, name);
+        assert_eq!(found.basis, basis, "{name}");
+        let of = found.ratio.as_ref().unwrap();
+        assert!((of.ratio - ratio).abs() < 1e-12, "{name}: {of:?}");
+        if basis != Basis::Number {
+            assert!(of.interval.unwrap().contains(ratio), "{name}: {of:?}");
+        }
+    };
+    is("mean_ttft_ms", Basis::Summary, 2.0);
+    is("ttfts", Basis::Samples, 2.0);
+    is("itls", Basis::Samples, 1.0);
+    is("output_throughput", Basis::Number, 0.5);
+    is("fit.coefficients[ms a call]", Basis::Estimate, 2.0);
+    is("wave.mean", Basis::Summary, 2.0);
+    assert_eq!(quantity(&comparison, "failed").ratio, None);
+    assert_eq!(comparison.quantities.len(), 8, "{:?}", comparison.quantities);
+    let text = comparison.report().text();
+    assert!(text.contains("mean_ttft_ms") && text.contains("2.000x ("), "{text}");
+}
+
+#[test]
+fn what_should_be_alike_is_warned_of() {
+    let a = record(Kind::Ab, json!({"x": 1.0, "slots": 4, "lengths": [1, 2], "rows": [{"x": 1}]}));
+    let mut b = record(Kind::Ab, json!({"x": 2.0, "slots": 8, "lengths": [1], "rows": []}));
+    b.machine.cores = a.machine.cores + 2;
+    b.servers[0].flags.push("POCKET_PREFILL_MERGE=0".to_owned());
+    b.servers[0].settings.insert("max_num_seqs".to_owned(), json!(8));
+    b.servers.push(Server { name: "second".to_owned(), ..Server::default() });
+    let comparison = compare(&a, &b, false).unwrap();
+    let expected = [
+        "the hardware threads differs",
+        "server: the flags differs: [] in A, [\"POCKET_PREFILL_MERGE=0\"] in B",
+        "server: the setting max_num_seqs differs: nothing in A, 8 in B",
+        "A has no server called second",
+        "the workload differs in slots: 4 in A, 8 in B",
+        "the workload differs in lengths",
+        "rows has different lengths: 1 in A, 0 in B",
+    ];
+    let warnings = comparison.warnings.join("\n");
+    for line in expected {
+        assert!(warnings.contains(line), "{line} is not in\n{warnings}");
+    }
+    assert_eq!(comparison.warnings.len(), expected.len(), "{warnings}");
+    assert!(comparison.report().text().contains("warning: A has no server"));
+}
+
+#[test]
+fn records_that_cannot_be_compared_are_refused() {
+    let a = record(Kind::Serve, json!({"x": 1.0}));
+    let other = record(Kind::Ab, json!({"x": 1.0}));
+    let error = compare(&a, &other, false).unwrap_err();
+    assert_eq!(error.to_string(), "a record of serve and a record of ab have nothing to compare");
+    let apart = record(Kind::Serve, json!({"y": 1.0}));
+    assert_eq!(compare(&a, &apart, false), Err(CompareError::Nothing));
+    let mut invalid = a.clone();
+    invalid.invalidate(Invalid::PrefixCacheServed { tokens: 9 });
+    let error = compare(&a, &invalid, false).unwrap_err();
+    assert!(matches!(error, CompareError::Invalid { which: 'B', .. }), "{error}");
+    assert!(error.to_string().contains("9 prompt tokens"), "{error}");
+    let allowed = compare(&a, &invalid, true).unwrap();
+    assert!(allowed.warnings[0].starts_with("record B: the record is INVALID"));
+}
