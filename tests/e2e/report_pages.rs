@@ -27,12 +27,13 @@ addEventListener("load", () => {
     title: document.title,
     plots: [...document.querySelectorAll("figure svg")].map(svg => {
       const box = svg.getBoundingClientRect();
-      const outside = [...svg.querySelectorAll("text")].filter(text => {
+      const texts = [...svg.querySelectorAll("text")].filter(text => text.textContent.trim());
+      const outside = texts.filter(text => {
         const at = text.getBoundingClientRect();
         return at.left < box.left - 1 || at.right > box.right + 1 || at.top < box.top - 1
           || at.bottom > box.bottom + 1;
       });
-      return { width: box.width, height: box.height, named: svg.querySelector("title") !== null,
+      return { width: box.width, height: box.height, named: svg.querySelector("title") !== null, texts: texts.length,
         outside: outside.map(text => text.textContent.trim()) };
     }),
   };
@@ -197,6 +198,7 @@ fn a_page_with_every_plot_is_drawn_and_prints() {
             let (wide, high) = (plot["width"].as_f64().unwrap(), plot["height"].as_f64().unwrap());
             assert!(wide > 400.0 && high > 80.0, "{width}: {plot}");
             assert_eq!(plot["named"], true, "{width}: {plot}");
+            assert!(plot["texts"].as_u64().unwrap() >= 6, "{width}: {plot}");
             assert_eq!(plot["outside"], json!([]), "{width}: texts are cut off: {plot}");
         }
     }

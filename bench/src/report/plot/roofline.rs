@@ -1,8 +1,6 @@
 //! What the engine reached below what the machine can do.
 
-use plotters::backend::BackendCoord;
-use plotters::element::{BoxedElement, EmptyElement, Text};
-use plotters::prelude::SVGBackend;
+use plotters::element::{EmptyElement, Text};
 use plotters::series::LineSeries;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -44,15 +42,6 @@ impl Roofline<'_> {
     }
 }
 
-type Label<'b> = BoxedElement<(f64, f64), SVGBackend<'b>, Text<'static, BackendCoord, String>>;
-
-/// Text beside a marker: to its left where there is no room to its right.
-fn label<'b>(text: String, place: (f64, f64), to_left: bool) -> Label<'b> {
-    let (side, away) = if to_left { (HPos::Right, -9) } else { (HPos::Left, 9) };
-    let style = text_style().pos(Pos::new(side, VPos::Center));
-    EmptyElement::at(place) + Text::new(text, (away, 0), style)
-}
-
 impl Plot {
     /// Draws the roof, a line that rises with the bandwidth and ends at the peak, with the calls below it.
     pub fn roofline(roofline: &Roofline<'_>) -> Result<Self, PlotError> {
@@ -82,11 +71,12 @@ impl Plot {
                 let place = (mark.flops_per_byte, mark.flops_per_second / 1e9);
                 chart.draw_series([marker(at, place)])?;
                 let share = mark.flops_per_second / roofline.roof(mark.flops_per_byte);
-                chart.draw_series([label(
-                    percent(share),
-                    place,
-                    mark.flops_per_byte > high / 4.0,
-                )])?;
+                // Beside the marker: to its left where there is no room to its right.
+                let no_room = mark.flops_per_byte > high / 4.0;
+                let (side, away) = if no_room { (HPos::Right, -9) } else { (HPos::Left, 9) };
+                let style = text_style().pos(Pos::new(side, VPos::Center));
+                let label = Text::new(percent(share), (away, 0), style);
+                chart.draw_series([EmptyElement::at(place) + label])?;
             }
             Ok(())
         })?;
