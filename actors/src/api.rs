@@ -11,6 +11,7 @@ use pocket_model::forward::ModelLimits;
 use serde::{Deserialize, Serialize};
 
 use crate::coordinator::RestartLimit;
+use crate::observe::{Observer, TraceHeaders};
 
 /// Where the weights come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +68,8 @@ pub struct EngineOptions {
     pub max_restarts: usize,
     /// See [`EngineOptions::max_restarts`].
     pub restart_window: Duration,
+    /// Hears of every request and call that has ended, if somebody wants to know.
+    pub observer: Option<Observer>,
 }
 
 /// How many prompt tokens of different requests share a forward call.
@@ -122,6 +125,8 @@ pub struct GenerateRequest {
     pub id: String,
     /// The name its client gave it; `cancel` understands it too, and several may have the same.
     pub label: Option<String>,
+    /// The trace it belongs to.
+    pub trace: Option<TraceHeaders>,
     /// Prompt token ids, at least one.
     pub prompt: Vec<u32>,
     /// How tokens are chosen.
@@ -153,6 +158,7 @@ impl GenerateRequest {
         Self {
             id: id.into(),
             label: None,
+            trace: None,
             prompt,
             sampling: SamplingParams::greedy(),
             n: 1,
@@ -399,6 +405,10 @@ pub struct TokenCounts {
     pub prompt: u64,
     /// Tokens generated.
     pub generated: u64,
+    /// Requests that have their first token.
+    pub begun: u64,
+    /// Microseconds from the arrival of those to their first token, added up.
+    pub begun_us: u64,
 }
 
 /// What a forward call costs: a fixed part, and a part for each row.

@@ -13,10 +13,12 @@ use crate::api::{
     RequestStatus, Score, ScoreRequest, TokenCounts,
 };
 use crate::coordinator::{
-    Abandon, Cancel, Coordinator, Drain, GetStatus, ListRequests, Ping, RequestKey, RestartRank,
-    Resume, SetFlag, Submit, SubmitScore,
+    Abandon, Cancel, Coordinator, Drain, GetStatus, ListEnded, ListRequests, Ping, RequestKey,
+    RestartRank, Resume, SetFlag, StartProfile, StopProfile, Submit, SubmitScore,
 };
 use crate::metrics::Metrics;
+use crate::observe::EndedRequest;
+use crate::profile::Profile;
 use crate::rendezvous::{Rendezvous, TakeCensus};
 
 /// The keeper of the segment answers from memory; who asks does not wait for one that does not.
@@ -117,10 +119,35 @@ impl EngineHandle {
         self.coordinator.send(flag).await.map_err(not_serving)?
     }
 
+    /// Begins to record where the time of forward calls goes. The recording ends by itself after `limit`.
+    /// Calls take longer meanwhile, and answers stay the same.
+    ///
+    /// # Errors
+    ///
+    /// A recording that runs already, an engine that does not serve.
+    pub async fn start_profile(&self, limit: Duration) -> Result<(), ControlError> {
+        self.coordinator.send(StartProfile(limit)).await.map_err(not_serving)?
+    }
+
+    /// Ends the recording and gives it, also one that has ended at its limit.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or the engine has stopped.
+    pub async fn stop_profile(&self) -> Result<Box<Profile>, ControlError> {
+        self.coordinator.send(StopProfile).await.map_err(not_serving)?
+    }
+
     /// The live requests, the oldest first.
     pub async fn requests(&self) -> Vec<RequestStatus> {
         // An engine that is gone has none.
         self.coordinator.send(ListRequests).await.unwrap_or_default()
+    }
+
+    /// The last requests that have ended, the latest first.
+    pub async fn ended_requests(&self) -> Vec<EndedRequest> {
+        // An engine that is gone has none.
+        self.coordinator.send(ListEnded).await.unwrap_or_default()
     }
 
     /// Which flag makes outputs wrong by request, if one does; known without asking anybody.

@@ -7,7 +7,8 @@
 //!
 //! - [`Engine`] is what front ends start, ask and stop; [`api`] is what they say and hear.
 //! - `coordinator` keeps the requests and plans the steps.
-//! - `metrics` counts what happens.
+//! - `metrics` counts what happens; [`profile`] says where the time of forward calls went,
+//!   and [`observe`] tells of everything that has ended.
 //! - `rank_link`, one a rank, starts its process, carries its messages, and watches it.
 //! - `rank` is the other end, in the process: [`rank_main`].
 //! - `rendezvous` owns the life of the shared memory in which ranks meet.
@@ -22,6 +23,7 @@
 
 pub mod api;
 mod checkpoint;
+mod clock;
 mod coordinator;
 mod engine;
 mod error;
@@ -29,6 +31,8 @@ mod facts;
 mod handle;
 mod messages;
 mod metrics;
+pub mod observe;
+pub mod profile;
 mod rank;
 mod rank_link;
 mod rendezvous;

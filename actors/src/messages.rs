@@ -6,7 +6,7 @@
 use pocket_collectives::Counters;
 use pocket_config::FlagSet;
 use pocket_device::WorkDone;
-use pocket_model::forward::{ModelLimits, Step};
+use pocket_model::forward::{Lap, ModelLimits, Step};
 use pocket_model::shard::Shard;
 use serde::{Deserialize, Serialize};
 
@@ -114,6 +114,8 @@ pub(crate) struct StepPlan {
     pub flags: FlagSet,
     /// It is nobody's work: injected faults of other phases do not count it.
     pub self_test: bool,
+    /// The report is to say where the time went.
+    pub profile: bool,
 }
 
 /// What a rank has to say about a step.
@@ -129,6 +131,20 @@ pub(crate) struct StepReport {
     pub work: WorkDone,
     /// Microseconds from plan to report.
     pub elapsed_us: u64,
+    /// Where they went, if the plan asked for it.
+    pub profile: Option<Box<StepProfile>>,
+}
+
+/// Where the time of a step went on one rank.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StepProfile {
+    /// When the rank took the plan up, by the machine's monotonic clock, which all its processes share:
+    /// microseconds.
+    pub began_us: u64,
+    /// Microseconds from then to the first lap.
+    pub wait_us: u64,
+    /// The laps, end to end.
+    pub laps: Vec<Lap>,
 }
 
 /// A row's logits as seen by one rank: [`pocket_model::forward::RowResult::Stats`] on the wire.

@@ -324,7 +324,13 @@ impl Metrics {
     pub(crate) fn tokens(&self) -> TokenCounts {
         // Whole numbers, below 2^53 for a very long time.
         let (prompt, generated) = (self.prefill_rows.get(), self.generated_tokens.get());
-        TokenCounts { prompt: prompt as u64, generated: generated as u64 }
+        let (begun, seconds) = self.first_token.totals();
+        TokenCounts {
+            prompt: prompt as u64,
+            generated: generated as u64,
+            begun,
+            begun_us: (seconds * 1e6) as u64,
+        }
     }
 
     pub(crate) fn levels(&self, levels: Levels) {

@@ -27,7 +27,7 @@ pub(crate) const MAX_STEP_ROWS: usize = 512 << 10;
 const PREFIX: usize = 4;
 
 /// Raised with every change of a message.
-const PROTOCOL: u32 = 4;
+const PROTOCOL: u32 = 5;
 
 const MAGIC: [u8; 8] = *b"pocketd\0";
 

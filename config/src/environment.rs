@@ -5,10 +5,13 @@ use std::ffi::OsString;
 use crate::error::{ConfigError, Origin};
 use crate::flags;
 use crate::nearest::nearest;
-use crate::settings::{self, LogFilter, SETTINGS, Seen, Setting, Settings};
+use crate::settings::{self, LogFilter, OtlpEndpoint, SETTINGS, Seen, Setting, Settings};
 
 /// Read for the log filter when no variable of our own sets it.
 const RUST_LOG: &str = "RUST_LOG";
+
+/// Read for the collector of traces when no variable of our own names one.
+const OTEL_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
 /// Kubernetes describes every service of a namespace to every pod in variables named after the
 /// service, so a service called `pocketd` sets `POCKETD_PORT` and others.
@@ -25,6 +28,11 @@ pub(crate) fn apply(
         && !filter.is_empty()
     {
         settings.log_level = LogFilter::foreign(text(RUST_LOG, filter)?);
+    }
+    if let Some((_, url)) = variables.iter().find(|(name, _)| name == OTEL_ENDPOINT)
+        && !url.is_empty()
+    {
+        settings.otlp_endpoint = Some(OtlpEndpoint::foreign(text(OTEL_ENDPOINT, url)?));
     }
     let mut ours: Vec<(String, &OsString)> = variables
         .iter()
@@ -142,6 +150,11 @@ mod tests {
     fn the_log_filter_of_rust_programs_is_read_below_our_own() {
         assert_eq!(applied(&[("RUST_LOG", "debug")]).unwrap().log_level.as_str(), "debug");
         assert_eq!(applied(&[("RUST_LOG", "")]).unwrap(), Settings::default());
+        let otel = ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://elsewhere");
+        let at = OtlpEndpoint::At("https://elsewhere".to_owned());
+        assert_eq!(applied(&[otel]).unwrap().otlp_endpoint, Some(at));
+        let off = applied(&[otel, ("POCKETD_OTLP_ENDPOINT", "none")]).unwrap().otlp_endpoint;
+        assert_eq!(off, Some(OtlpEndpoint::None));
         let both = [("POCKETD_LOG_LEVEL", "warn"), ("RUST_LOG", "debug")];
         assert_eq!(applied(&both).unwrap().log_level.as_str(), "warn");
     }

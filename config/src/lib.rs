@@ -32,7 +32,7 @@ pub use pages::{flags_page, settings_page};
 pub use settings::{
     ApiKeys, ByteSize, ContextLength, ControlSocket, DeviceKind, Group, HostPort, KvCacheDtype,
     LogFilter, LogFormat, MemoryFraction, MergedRows, MessageLimit, ModelName, Origins,
-    PrefillBudget, QueueLimit, RequestBytes, RestartCount, SETTINGS, SequenceLimit, Setting,
-    Settings, Sources, ThreadCount, WorldSize,
+    OtlpEndpoint, PrefillBudget, QueueLimit, RequestBytes, RestartCount, SETTINGS, SequenceLimit,
+    Setting, Settings, Sources, ThreadCount, WorldSize,
 };
 pub use value::{Kind, Micros, Period, Seconds};

@@ -128,6 +128,7 @@ fn prepare_for(settings: &Settings, sequences: Wish) -> anyhow::Result<Boot> {
         // A command can be given again; a server says how often.
         max_restarts: 0,
         restart_window: settings.restart_window.duration(),
+        observer: None,
     };
     let plan = sizing.plan(options.limits())?;
     Ok(Boot {

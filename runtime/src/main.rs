@@ -16,6 +16,7 @@ mod http;
 mod logging;
 mod progress;
 mod systemd;
+mod telemetry;
 
 use std::process::ExitCode;
 

@@ -68,7 +68,7 @@ pub fn two_ranks() -> DaemonOptions {
 }
 
 /// A model that never ends its answer, on a device that takes 10 ms a call.
-fn endless() -> (Scripted, DaemonOptions) {
+pub fn endless() -> (Scripted, DaemonOptions) {
     let script = Script::pieces(["one ", "two "]).unwrap().then(End::LoopTo(0)).unwrap();
     let model = Scripted::new(&script);
     let daemon = model.daemon().env("POCKET_CALL_DELAY_US", "10000");
@@ -80,7 +80,7 @@ fn continues(max_tokens: u32) -> Value {
 }
 
 /// A stream of so many tokens that has begun.
-fn begun(client: &Client, max_tokens: u32) -> EventStream {
+pub fn begun(client: &Client, max_tokens: u32) -> EventStream {
     let mut request = continues(max_tokens);
     request["stream"] = json!(true);
     let mut stream = client.stream(COMPLETIONS, &request).unwrap();

@@ -59,14 +59,14 @@ fn the_usual_place_is_found_and_does_not_keep_daemons_apart() {
 }
 
 /// The address of the control plane, as the log tells it.
-fn control_address(daemon: &Daemon) -> String {
+pub fn control_address(daemon: &Daemon) -> String {
     let log = daemon.log();
     let line = log.lines().find(|line| line.contains("control plane over TCP")).unwrap();
     let address = line.split("address=").nth(1).unwrap().split(' ').next().unwrap();
     address.to_owned()
 }
 
-fn written(folder: &Path, name: &str, text: &str) -> String {
+pub fn written(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(name);
     fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()
@@ -140,16 +140,35 @@ fn a_stranger_is_refused_whatever_the_mode() {
     fs::copy(POCKETD, &program).unwrap();
     open(&program, 0o755);
     open(place.folder(), 0o755);
-    let ask = || {
+    let ask = |what: &[&str]| {
         let mut command = process::command(&program);
-        command.args(["ctl", "health", "--socket"]).arg(place.socket()).uid(NOBODY).gid(NOBODY);
+        command.arg("ctl").args(what).arg("--socket").arg(place.socket());
+        command.uid(NOBODY).gid(NOBODY);
         refusal(&Running::spawn(command).unwrap().finish(PATIENCE).unwrap())
     };
-    let (code, why) = ask();
+    let (code, why) = ask(&["health"]);
     assert!(code == 1 && why.contains("and the socket's group"), "by the kernel: {why}");
     open(&place.socket(), 0o666);
-    let (code, why) = ask();
-    assert!(code == 1 && why.contains("user 65534 is neither the daemon's user"), "{why}");
+    for what in [
+        &["health"][..],
+        &["status"],
+        &["status", "--watch"],
+        &["requests"],
+        &["cancel", "x"],
+        &["drain"],
+        &["resume"],
+        &["shutdown"],
+        &["restart-rank", "0"],
+        &["set-flag", "POCKET_ASCEND_IPC_ALLREDUCE_STATS", "1"],
+        &["flags"],
+        &["log-filter", "off"],
+        &["config"],
+        &["profile", "start"],
+        &["profile", "stop"],
+    ] {
+        let (code, why) = ask(what);
+        assert!(code == 1 && why.contains("user 65534 is neither the daemon's user"), "{why}");
+    }
     assert_eq!(place.ctl(&["health"]).status.code(), Some(0));
     daemon.stop(PATIENCE).unwrap();
 }

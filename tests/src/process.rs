@@ -1,6 +1,7 @@
 //! Running a program to its end, or beside the test, and never leaving any of it.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -15,6 +16,7 @@ use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 
 use crate::leftovers;
+use crate::terminal::Terminal;
 use crate::wait::{PATIENCE, until};
 
 /// Longest wait for the output of a program that has ended and may have left a child with the pipe.
@@ -87,13 +89,33 @@ impl Running {
     ///
     /// It cannot be started.
     pub fn spawn(mut command: Command) -> anyhow::Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut running = Self::start(command)?;
+        running.stdout = Capture::of(running.child.stdout.take());
+        Ok(running)
+    }
+
+    /// Starts a command on a terminal: its standard input and output are there, and what it draws is
+    /// captured as output.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started, or the terminal has had a program.
+    pub fn spawn_on(mut command: Command, terminal: &mut Terminal) -> anyhow::Result<Self> {
+        let (screen, program) = terminal.ends()?;
+        command.stdin(program.try_clone()?).stdout(program);
+        let mut running = Self::start(command)?;
+        running.stdout = Capture::of(Some(screen));
+        Ok(running)
+    }
+
+    fn start(mut command: Command) -> anyhow::Result<Self> {
         let mark = uuid::Uuid::new_v4().to_string();
         let program = command.get_program().to_owned();
-        command.env(leftovers::MARK, &mark).process_group(0).stdin(Stdio::null());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env(leftovers::MARK, &mark).process_group(0).stderr(Stdio::piped());
         let mut child =
             command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
-        let stdout = Capture::of(child.stdout.take());
+        let stdout = Capture::of(None::<File>);
         let stderr = Capture::of(child.stderr.take());
         Ok(Self { child, mark, stdout, stderr })
     }

@@ -16,6 +16,7 @@ use crate::api::{
     EngineState, EngineStatus, Event, GenerateRequest, RequestError, Score, ScoreRequest,
 };
 use crate::metrics::Outcome;
+use crate::observe::TraceHeaders;
 
 /// Queues requests to generate: all of them, or none.
 #[derive(Debug, Message)]
@@ -156,6 +157,7 @@ impl Coordinator {
         let prepared = Prepared {
             id: request.id,
             label: request.label,
+            trace: request.trace,
             n: generation.choices.len(),
             work: Work::Generate(Box::new(generation)),
             prompt: request.prompt,
@@ -168,9 +170,10 @@ impl Coordinator {
     }
 
     fn begin(&mut self, prepared: Prepared, ctx: &mut Context<Self>) -> RequestKey {
-        let Prepared { id, label, n, work, prompt, outputs, chunk, timeout } = prepared;
+        let Prepared { id, label, trace, n, work, prompt, outputs, chunk, timeout } = prepared;
         let (key, now) = (self.requests.new_key(), Instant::now());
-        let request = Request::new(id, label, work, prompt.len(), timeout, now);
+        let mut request = Request::new(id, label, work, prompt.len(), timeout, now);
+        request.trace = trace;
         let deadline = request.deadline();
         self.requests.insert(key, request);
         self.scheduler.enqueue(Sequence::new(key, prompt, outputs, chunk).answers(n));
@@ -185,6 +188,7 @@ impl Coordinator {
 struct Prepared {
     id: String,
     label: Option<String>,
+    trace: Option<TraceHeaders>,
     n: usize,
     work: Work,
     prompt: Vec<u32>,
@@ -228,6 +232,7 @@ impl Handler<SubmitScore> for Coordinator {
         let prepared = Prepared {
             id: request.id,
             label: None,
+            trace: None,
             n: 1,
             // Nothing comes before the first token, so it has no probability.
             work: Work::Score { logprobs: vec![None], last_logits: None, reply },

@@ -9,6 +9,7 @@ use pocket_config::{ConfigError, FLAGS, FlagSet};
 use super::Coordinator;
 use crate::api::{ControlError, EngineState, RequestStatus};
 use crate::error::EngineError;
+use crate::observe::EndedRequest;
 
 /// Refuses new requests; those that are live finish, and the ranks stay.
 #[derive(Debug, Message)]
@@ -40,6 +41,11 @@ pub(crate) struct SetFlag {
 #[rtype(result = "Vec<RequestStatus>")]
 pub(crate) struct ListRequests;
 
+/// Asks for the last requests that have ended.
+#[derive(Debug, Message)]
+#[rtype(result = "Vec<EndedRequest>")]
+pub(crate) struct ListEnded;
+
 impl Coordinator {
     /// A fault is for tests, and for a rank there is: on another it would never strike.
     fn check_fault(&self, flags: &FlagSet) -> Result<(), ControlError> {
@@ -63,7 +69,7 @@ impl Coordinator {
     }
 
     /// Whether the engine is one that can be steered.
-    fn steerable(&self) -> Result<(), ControlError> {
+    pub(super) fn steerable(&self) -> Result<(), ControlError> {
         let reason = match &self.state {
             EngineState::Ready | EngineState::Recovering(_) => return Ok(()),
             EngineState::Starting => "the engine is starting".to_string(),
@@ -163,5 +169,13 @@ impl Handler<ListRequests> for Coordinator {
             self.requests.get(key).map(|request| request.status(running, waiting, now))
         };
         MessageResult(self.requests.all().into_iter().filter_map(of).collect())
+    }
+}
+
+impl Handler<ListEnded> for Coordinator {
+    type Result = MessageResult<ListEnded>;
+
+    fn handle(&mut self, _: ListEnded, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.ended.iter().rev().cloned().collect())
     }
 }

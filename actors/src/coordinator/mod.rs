@@ -14,6 +14,7 @@ mod failure;
 mod merge;
 mod plan;
 mod ranks;
+mod recording;
 mod recovery;
 mod requests;
 mod sampling;
@@ -23,6 +24,7 @@ mod steps;
 mod stop;
 mod validate;
 
+use std::collections::VecDeque;
 use std::ffi::CStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +34,9 @@ use pocket_collectives::{SegmentSpec, Watch};
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub(crate) use asks::{Abandon, Cancel, GetStatus, Ping, Submit, SubmitScore};
-pub(crate) use control::{Drain, ListRequests, RestartRank, Resume, SetFlag};
+pub(crate) use control::{Drain, ListEnded, ListRequests, RestartRank, Resume, SetFlag};
 pub(crate) use plan::RequestKey;
+pub(crate) use recording::{StartProfile, StopProfile};
 pub(crate) use stop::{Stop, StopNow};
 pub(crate) use validate::Bounds;
 
@@ -43,11 +46,13 @@ use crate::error::EngineError;
 use crate::facts::{Facts, KeptWeights};
 use crate::messages::Assignment;
 use crate::metrics::Metrics;
+use crate::observe::EndedRequest;
 use crate::rank_link::{LinkCommand, LinkEvent};
 use crate::rendezvous::{Open, Opened, Rendezvous};
 use deadlines::Deadlines;
 use plan::{CallCosts, Scheduler};
 use ranks::{Group, RankView};
+use recording::Recording;
 pub(crate) use recovery::RestartLimit;
 use recovery::{Recovery, Restarts};
 use requests::Requests;
@@ -113,11 +118,14 @@ pub(crate) struct Coordinator {
     scheduler: Scheduler,
     costs: CallCosts,
     requests: Requests,
+    /// The last of those that have ended.
+    ended: VecDeque<EndedRequest>,
     deadlines: Deadlines,
     step: Option<StepUnderWay>,
     restarts: Restarts,
     recovery: Option<Recovery>,
     proofs: Proofs,
+    recording: Option<Recording>,
     /// An operator has asked for no new requests.
     paused: bool,
     forward_passes: u64,
@@ -150,10 +158,12 @@ impl Coordinator {
             group: None,
             sampling: None,
             requests: Requests::default(),
+            ended: VecDeque::new(),
             deadlines: Deadlines::default(),
             step: None,
             restarts: Restarts::default(),
             recovery: None,
+            recording: None,
             paused: false,
             forward_passes: 0,
             leaving: false,

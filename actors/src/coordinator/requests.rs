@@ -1,7 +1,7 @@
 //! The live requests: who asked, what they have heard, and what it has cost.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use pocket_collectives::Counters;
 use pocket_device::WorkDone;
@@ -14,6 +14,7 @@ use crate::api::{
     EngineCounters, Event, FinishReason, MAX_ANSWERS, RequestError, RequestStatus, Score, Timings,
     TokenLogprobs,
 };
+use crate::observe::{EndedRequest, Stages, TraceHeaders};
 
 /// Events that may wait for a request's client, beside those that lie in the buffers of its connection.
 pub(crate) const MOST_UNREAD: usize = 8192;
@@ -111,6 +112,12 @@ pub(crate) struct Request {
     pub id: String,
     /// The client's.
     pub label: Option<String>,
+    /// The trace it belongs to.
+    pub trace: Option<TraceHeaders>,
+    /// What is logged of it is logged in here.
+    pub span: tracing::Span,
+    /// Why its answers ended, in the order in which they did.
+    pub reasons: Vec<FinishReason>,
     /// What it is for.
     pub work: Work,
     arrived: Instant,
@@ -147,8 +154,11 @@ impl Request {
         now: Instant,
     ) -> Self {
         Self {
+            span: tracing::info_span!("request", id),
             id,
             label,
+            trace: None,
+            reasons: Vec::new(),
             work,
             arrived: now,
             timeout,
@@ -254,6 +264,34 @@ impl Request {
             cached_tokens: 0,
             completion_tokens: self.completion_tokens,
             preemptions: self.preemptions,
+        }
+    }
+
+    /// The stages it has been through.
+    fn stages(&self, now: Instant) -> Stages {
+        let Some(first_call) = self.first_call else {
+            return Stages { queue: now.duration_since(self.arrived), ..Stages::default() };
+        };
+        let queue = first_call.duration_since(self.arrived);
+        let until = self.first_token.unwrap_or(now);
+        let prefill = Some(until.duration_since(first_call));
+        let decode = self.first_token.map(|first| now.duration_since(first));
+        Stages { queue, prefill, decode }
+    }
+
+    /// The record of it, as it leaves.
+    pub fn ended(&self, model: &str, outcome: &'static str, now: Instant) -> EndedRequest {
+        EndedRequest {
+            id: self.id.clone(),
+            label: self.label.clone(),
+            model: model.to_string(),
+            trace: self.trace.clone(),
+            arrived: SystemTime::now() - now.duration_since(self.arrived),
+            ended: now,
+            outcome,
+            reasons: self.reasons.clone(),
+            stages: self.stages(now),
+            timings: self.timings(now),
         }
     }
 

@@ -11,6 +11,10 @@ use actix::prelude::*;
 use pocket_collectives::LogitsReceiver;
 use pocket_model::sampler::{Sampler, SamplingError, TokenLogprobs};
 
+use super::recording::Stretch;
+use crate::clock::monotonic_us;
+use crate::profile::Activity;
+
 /// Longest wait for a rank's logits, its computing included. Stalled ranks are found by watching their
 /// progress, and the poisoned epoch then ends this wait; this is for when nothing else did.
 const BACKSTOP: Duration = Duration::from_secs(3600);
@@ -39,6 +43,8 @@ pub(crate) struct RowsJob {
     pub step: (u64, u64),
     /// One entry a row.
     pub rows: Vec<RowJob>,
+    /// Where the time goes is wanted too.
+    pub profile: bool,
 }
 
 /// What becomes of a row.
@@ -89,6 +95,8 @@ pub(crate) struct Sampled {
     pub step: (u64, u64),
     /// In the order of the job.
     pub rows: Result<Vec<RowDone>, String>,
+    /// Where the time went, if that was wanted.
+    pub stretches: Vec<Stretch>,
 }
 
 /// The coordinator's hold on the thread. The thread ends with it, once no wait holds it.
@@ -131,28 +139,57 @@ fn run(jobs: &Receiver<Job>, done: &Recipient<Sampled>) {
                 let row = vec![0.0; new.vocab_size];
                 epoch = Some((new, row));
             }
-            Job::Rows(RowsJob { step, rows }) => {
+            Job::Rows(RowsJob { step, rows, profile }) => {
+                let mut laps = Laps::new(profile);
                 let rows = match &mut epoch {
                     Some((epoch, row)) => {
-                        rows.into_iter().map(|job| take(epoch, row, job)).collect()
+                        rows.into_iter().map(|job| take(epoch, row, job, &mut laps)).collect()
                     }
                     None => Err("no epoch has begun".to_string()),
                 };
-                done.do_send(Sampled { step, rows });
+                done.do_send(Sampled { step, rows, stretches: laps.done });
             }
         }
     }
 }
 
-fn take(epoch: &mut Epoch, row: &mut [f32], job: RowJob) -> Result<RowDone, String> {
+/// Notes where the time goes, if that is wanted.
+struct Laps {
+    since_us: Option<u64>,
+    done: Vec<Stretch>,
+}
+
+impl Laps {
+    fn new(wanted: bool) -> Self {
+        Self { since_us: wanted.then(monotonic_us), done: Vec::new() }
+    }
+
+    fn lap(&mut self, what: Activity) {
+        if let Some(began_us) = self.since_us {
+            let now = monotonic_us();
+            self.done.push(Stretch { what, began_us, us: now.saturating_sub(began_us) });
+            self.since_us = Some(now);
+        }
+    }
+}
+
+fn take(
+    epoch: &mut Epoch,
+    row: &mut [f32],
+    job: RowJob,
+    laps: &mut Laps,
+) -> Result<RowDone, String> {
     epoch.receiver.receive(row, &epoch.shards, BACKSTOP).map_err(|error| error.to_string())?;
-    Ok(match job {
+    laps.lap(Activity::Logits);
+    let done = match job {
         RowJob::Choose { samplers, top } => {
             RowDone::Chosen(samplers.iter().map(|sampler| choose(row, sampler, top)).collect())
         }
         RowJob::Rate { token, top } => RowDone::Rated(TokenLogprobs::of(row, token, top)),
         RowJob::Keep => RowDone::Logits(row.to_vec()),
-    })
+    };
+    laps.lap(Activity::Sample);
+    Ok(done)
 }
 
 /// Chooses from a copy: the next answer has the row as the model made it.

@@ -81,7 +81,7 @@ impl Coordinator {
         }
         if let Some(planned) = self.scheduler.self_test() {
             let flags = self.options.flags.clone();
-            self.send_step(planned, flags, Some(Vec::new()), true);
+            self.send_step(planned, flags, Some(Vec::new()), true, None);
         }
     }
 

@@ -13,7 +13,10 @@ use super::sampling::{Chosen, RowDone};
 use crate::api::{Event, FinishReason, RequestError, TokenLogprobs};
 use crate::messages::{ShardStats, StepReport};
 use crate::metrics::Outcome;
+use crate::observe::Observed;
 
+/// Requests that have ended and are remembered for operators.
+const ENDED_KEPT: usize = 32;
 /// Ranks that send a token's logit alone do not say how many tokens are likelier.
 const RANK_UNKNOWN: u32 = 0;
 
@@ -132,6 +135,7 @@ impl Coordinator {
             return self.count_token(key, now);
         };
         choice.ended = true;
+        request.reasons.push(reason);
         tell(&generation.events, Event::Ended { choice: key.choice, reason, text });
         let ended = generation.ended();
         self.count_token(key, now);
@@ -153,7 +157,10 @@ impl Coordinator {
 
     /// All answers of a request are complete that were to have no token.
     fn end_without_tokens(&mut self, key: RequestKey) {
-        if let Some(Request { work: Work::Generate(generation), .. }) = self.requests.get_mut(key) {
+        if let Some(request) = self.requests.get_mut(key)
+            && let Work::Generate(generation) = &mut request.work
+        {
+            request.reasons = vec![FinishReason::Length; generation.choices.len()];
             generation.end_all(FinishReason::Length);
         }
         self.end_finished(key, Instant::now());
@@ -183,12 +190,28 @@ impl Coordinator {
             self.deadlines.remove(deadline, key);
         }
         self.metrics.left(outcome);
+        let _request = request.span.clone().entered();
+        let ended = request.ended(&self.options.model_name, outcome.name(), Instant::now());
+        tracing::debug!(
+            outcome = ended.outcome,
+            completion_tokens = ended.timings.completion_tokens,
+            queue_ms = ended.timings.queue_ms,
+            prefill_ms = ended.timings.prefill_ms,
+            decode_ms = ended.timings.decode_ms,
+            "request ended"
+        );
+        if let Some(observer) = &self.options.observer {
+            observer.tell(Observed::Request(ended.clone()));
+        }
+        if self.ended.len() == ENDED_KEPT {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(ended);
         let id = request.id.clone();
         if self.options.flags.all_reduce_stats() {
             for (rank, counters) in request.counters().ranks.iter().enumerate() {
                 let Counters { run, skipped, bytes, wait_us } = counters;
                 tracing::info!(
-                    request = id,
                     rank,
                     path = "shared memory",
                     run,

@@ -2,7 +2,7 @@
 //! next. What its outputs become is [`super::serving`]'s business.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use actix::prelude::*;
 use pocket_collectives::Counters;
@@ -12,6 +12,7 @@ use pocket_model::forward::{Step, Want};
 
 use super::plan::{Merging, Part, Planned, Purpose};
 use super::ranks::Stage;
+use super::recording::{Clocked, Stretch};
 use super::requests::{Work, grown};
 use super::sampling::{RowDone, RowJob, RowsJob, Sampled};
 use super::{Coordinator, Requests};
@@ -19,26 +20,29 @@ use crate::api::EngineState;
 use crate::error::EngineError;
 use crate::messages::{StepPlan, StepReport};
 use crate::metrics::{Call, Levels};
+use crate::observe::{EndedCall, Observed};
+use crate::profile::{Activity, CallId};
 use crate::rank_link::LinkCommand;
 
 /// A step that is out.
 pub(super) struct StepUnderWay {
     planned: Planned,
     began: Instant,
-    reports: Vec<Option<StepReport>>,
+    pub reports: Vec<Option<StepReport>>,
     /// Rows that come as logits: none are expected, or not there yet, or there.
     rows: Option<Vec<RowDone>>,
     /// It is nobody's.
     self_test: bool,
+    /// Where the sampling thread's time went, if it is recorded.
+    pub sampled: Vec<Stretch>,
 }
 
 impl StepUnderWay {
     /// What kind of step it is.
     pub fn work(&self) -> &'static str {
-        match (self.self_test, self.planned.step.has_prompt()) {
-            (true, _) => "self-test",
-            (false, true) => "prefill",
-            (false, false) => "decode",
+        match self.self_test {
+            true => "self-test",
+            false => call_of(&self.planned, 0).kind(),
         }
     }
 
@@ -51,6 +55,17 @@ impl StepUnderWay {
     pub fn into_reports(self) -> Vec<StepReport> {
         self.reports.into_iter().flatten().collect()
     }
+
+    /// Whether its reports say where the time went.
+    pub fn is_profiled(&self) -> bool {
+        self.reports.iter().flatten().any(|report| report.profile.is_some())
+    }
+}
+
+/// A step as recordings know it.
+fn call_of(planned: &Planned, epoch: u64) -> CallId {
+    let Step { number, .. } = planned.step;
+    CallId { epoch, step: number, rows: planned.step.rows(), prefill: planned.step.has_prompt() }
 }
 
 impl Coordinator {
@@ -60,6 +75,8 @@ impl Coordinator {
         if !serving || self.leaving || self.recovery.is_some() || self.step.is_some() {
             return;
         }
+        let clock = self.clock(Activity::Plan);
+        let profile = clock.is_some();
         self.leave_alone_those_who_have_gone();
         let flags = self.options.flags.clone();
         let costs = self.costs.known();
@@ -79,31 +96,37 @@ impl Coordinator {
         let jobs = row_jobs(&planned, &self.requests);
         let rows = jobs.is_empty().then(Vec::new);
         if !jobs.is_empty() {
-            let job = RowsJob { step: (self.epoch, planned.step.number), rows: jobs };
+            let step = (self.epoch, planned.step.number);
+            let job = RowsJob { step, rows: jobs, profile };
             let taken = self.sampling.as_ref().is_some_and(|s| s.take_rows(job).is_ok());
             if !taken {
                 return self.sampling_gone(ctx);
             }
         }
-        self.send_step(planned, flags, rows, false);
+        self.send_step(planned, flags, rows, false, clock);
     }
 
-    /// Sends a step to every rank. `rows` are the logits' rows, if it is known already what they are.
+    /// Sends a step to every rank. `rows` are the logits' rows, if it is known already what they are;
+    /// `clock` began with its planning, if that is recorded.
     pub(super) fn send_step(
         &mut self,
         planned: Planned,
         flags: FlagSet,
         rows: Option<Vec<RowDone>>,
         self_test: bool,
+        clock: Option<Clocked>,
     ) {
         let Some(group) = &mut self.group else { return };
-        let plan = Arc::new(StepPlan { step: planned.step.clone(), flags, self_test });
+        let (step, profile) = (planned.step.clone(), clock.is_some());
+        let plan = Arc::new(StepPlan { step, flags, self_test, profile });
         for rank in &mut group.ranks {
             rank.stage = Stage::Busy;
             rank.link.do_send(LinkCommand::Run(Arc::clone(&plan)));
         }
         let reports = group.ranks.iter().map(|_| None).collect();
-        self.step = Some(StepUnderWay { planned, began: Instant::now(), reports, rows, self_test });
+        self.clocked(clock, call_of(&planned, self.epoch));
+        let (began, sampled) = (Instant::now(), Vec::new());
+        self.step = Some(StepUnderWay { planned, began, reports, rows, self_test, sampled });
     }
 
     /// Ends the requests nobody listens to any more, in the queue too.
@@ -119,7 +142,8 @@ impl Coordinator {
         for key in preempted {
             if let Some(request) = self.requests.get_mut(key.request) {
                 request.preempted();
-                tracing::debug!(id = request.id, "preempted: it waits to be computed again");
+                let _request = request.span.enter();
+                tracing::debug!("preempted: it waits to be computed again");
             }
         }
     }
@@ -174,12 +198,17 @@ impl Coordinator {
         self.stop_if_drained(ctx);
     }
 
-    fn commit(&mut self, step: StepUnderWay) {
-        let StepUnderWay { planned, began, reports, rows, .. } = step;
+    fn commit(&mut self, mut step: StepUnderWay) {
+        let call = call_of(&step.planned, self.epoch);
+        // What is logged on the way names the step.
+        let _step = tracing::info_span!("step", epoch = call.epoch, number = call.step).entered();
+        let took = step.began.elapsed();
+        let clock = step.is_profiled().then(|| self.clock(Activity::Serve)).flatten();
+        self.record_step(&mut step, call, took);
+        let StepUnderWay { planned, reports, rows, .. } = step;
         let reports: Vec<StepReport> = reports.into_iter().flatten().collect();
-        let (took, rows_computed) = (began.elapsed(), planned.step.rows());
+        let rows_computed = call.rows;
         tracing::debug!(
-            step = planned.step.number,
             rows = rows_computed,
             segments = planned.parts.len(),
             // What is left of the whole is the way there and back, and sampling.
@@ -191,6 +220,18 @@ impl Coordinator {
         self.restarts.step_completed();
         let (spent, work) = self.count(&reports);
         let prefill_rows = planned.prefill_rows;
+        if let Some(observer) = &self.options.observer {
+            let prefill_segments = planned.parts.iter().filter(|part| part.prompt).count();
+            observer.tell(Observed::Call(EndedCall {
+                call,
+                began: SystemTime::now() - took,
+                took,
+                prefill_rows,
+                prefill_segments,
+                decode_segments: planned.parts.len() - prefill_segments,
+                ranks_us: reports.iter().map(|report| report.elapsed_us).collect(),
+            }));
+        }
         self.metrics.call(Call { rows: rows_computed, prefill_rows, took, work });
         self.scheduler.commit(&planned);
         // Several answers of a request may be in it; to the request it is one call.
@@ -202,6 +243,7 @@ impl Coordinator {
             }
         }
         self.serve_all(&planned, &reports, rows.unwrap_or_default());
+        self.clocked(clock, call);
     }
 
     /// Adds a step to the totals; answers what it added to each rank's, and to rank 0's work.
@@ -274,6 +316,7 @@ impl Handler<Sampled> for Coordinator {
         match sampled.rows {
             Ok(rows) => {
                 step.rows = Some(rows);
+                step.sampled = sampled.stretches;
                 self.complete_step(ctx);
             }
             Err(reason) => {

@@ -38,7 +38,7 @@ impl Outcome {
     ];
 
     /// Its name in the series.
-    pub(super) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(outcome, _)| *outcome == self).map_or("", |(_, name)| *name)
     }
 }

@@ -47,6 +47,14 @@ impl Histogram {
     pub fn observe(&self, value: f64) {
         self.0.iter().for_each(|histogram| histogram.observe(value));
     }
+
+    /// How many were observed, and their sum; the same under all names, of which there is at least one.
+    pub fn totals(&self) -> (u64, f64) {
+        let of = |histogram: &prometheus::Histogram| {
+            (histogram.get_sample_count(), histogram.get_sample_sum())
+        };
+        self.0.first().map_or((0, 0.0), of)
+    }
 }
 
 /// Makes series. `also` is the name after vLLM's prefix, if it has the series too.

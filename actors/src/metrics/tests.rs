@@ -44,7 +44,10 @@ fn what_is_observed_is_shown_under_both_names() {
     let (rows, prefill_rows) = (9, 8);
     let (took, work) = (Duration::from_millis(1), WorkDone::default());
     metrics.call(Call { rows, prefill_rows, took, work });
-    assert_eq!(metrics.tokens(), TokenCounts { prompt: 8, generated: 2 });
+    assert_eq!(
+        metrics.tokens(),
+        TokenCounts { prompt: 8, generated: 2, begun: 1, begun_us: 30_000 }
+    );
     let text = metrics.text();
     for line in [
         "pocket_requests_running 3",

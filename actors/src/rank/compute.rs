@@ -10,12 +10,17 @@ use pocket_config::FaultPhase;
 use pocket_device::Device;
 use pocket_device::cpu::{CpuDevice, CpuOptions, WeightMap};
 use pocket_model::checkpoint::Checkpoint;
-use pocket_model::forward::{ForwardError, RankModel, RowResult, Step, weights_identity};
+use pocket_model::forward::{
+    ForwardError, PassProfile, PhaseTimes, RankModel, RowResult, Step, weights_identity,
+};
 
 use super::fault::{Fault, Faulty};
 use super::{Order, Report};
 use crate::checkpoint;
-use crate::messages::{Assignment, FromRank, ShardStats, StepPlan, StepReport, WeightsAt};
+use crate::clock::monotonic_us;
+use crate::messages::{
+    Assignment, FromRank, ShardStats, StepPlan, StepProfile, StepReport, WeightsAt,
+};
 
 /// Load progress is told at most this often.
 const LOAD_REPORTS: Duration = Duration::from_millis(50);
@@ -43,6 +48,8 @@ pub(crate) fn run(orders: &Receiver<Order>, reports: &Recipient<Report>) {
                 let Some(worker) = &mut worker else {
                     return failed("no model is loaded".to_string(), false);
                 };
+                // What is logged in a step names it.
+                let _step = tracing::info_span!("step", number = step).entered();
                 match worker.step(&plan) {
                     Ok(report) => tell(FromRank::Done(report)),
                     // What the step has left behind in state and caches is unknown, and the peers are
@@ -124,12 +131,13 @@ impl Worker<CpuDevice> {
 
     fn step(&mut self, plan: &StepPlan) -> Result<StepReport, ForwardError> {
         let began = Instant::now();
-        let StepPlan { step, flags, self_test } = plan;
+        let StepPlan { step, flags, self_test, profile } = plan;
+        let began_us = profile.then(monotonic_us);
         let Self { rank, model, port, fault } = self;
         let RankPort { all_reduce, progress, logits } = port;
         fault.update(flags.fault(), *rank);
         all_reduce.set_skip(flags.all_reduce_skip());
-        model.set_profiling(flags.phase_profile());
+        model.set_profiling(flags.phase_profile() || *profile);
 
         let (phase, event) = match (step.has_prompt(), self_test) {
             (_, true) => (Phase::Prefill, FaultPhase::SelfTest),
@@ -158,13 +166,19 @@ impl Worker<CpuDevice> {
             model.forward(step, &mut faulty, progress, &mut take)?;
         }
         progress.beat(Phase::Idle);
-        if let Some(times) = model.profile() {
-            tracing::info!(step = step.number, ?times, "phases of a forward call");
+        let passed = model.take_profile();
+        if let Some(passed) = passed.as_ref().filter(|_| flags.phase_profile()) {
+            let times = PhaseTimes::of(&passed.laps);
+            tracing::info!(?times, "phases of a forward call");
         }
+        let profile = began_us.zip(passed).map(|(began_us, PassProfile { began: first, laps })| {
+            let wait_us = first.duration_since(began).as_micros() as u64;
+            Box::new(StepProfile { began_us, wait_us, laps })
+        });
         let counters = AllReduce::<CpuDevice>::counters(all_reduce);
         let work = model.work();
         let elapsed_us = began.elapsed().as_micros() as u64;
-        Ok(StepReport { step: step.number, rows, counters, work, elapsed_us })
+        Ok(StepReport { step: step.number, rows, counters, work, elapsed_us, profile })
     }
 }
 

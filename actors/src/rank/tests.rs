@@ -43,12 +43,12 @@ impl Rig {
 
 fn plan(number: u64) -> StepPlan {
     let step = Step { number, ..Step::default() };
-    StepPlan { step, flags: FlagSet::default(), self_test: false }
+    StepPlan { step, flags: FlagSet::default(), self_test: false, profile: false }
 }
 
 fn done(step: u64) -> FromRank {
-    let (rows, counters) = (vec![], Counters::default());
-    FromRank::Done(StepReport { step, rows, counters, work: WorkDone::default(), elapsed_us: 1 })
+    let (rows, counters, work) = (vec![], Counters::default(), WorkDone::default());
+    FromRank::Done(StepReport { step, rows, counters, work, elapsed_us: 1, profile: None })
 }
 
 #[actix::test]

@@ -1,15 +1,18 @@
 use pocket_collectives::Counters;
 use pocket_config::FlagSet;
 use pocket_device::WorkDone;
-use pocket_model::forward::{ModelLimits, OutputRow, Step, StepSegment, Want};
+use pocket_model::forward::{Lap, ModelLimits, OutputRow, PassPhase, Step, StepSegment, Want};
 use pocket_model::shard::Shard;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use proptest::sample::select;
 
 use super::*;
 use crate::api::ModelSource;
-use crate::messages::{Assignment, FromRank, ShardStats, StepPlan, StepReport, ToRank, WeightsAt};
+use crate::messages::{
+    Assignment, FromRank, ShardStats, StepPlan, StepProfile, StepReport, ToRank, WeightsAt,
+};
 
 type Coordinator = WireCodec<ToRank, FromRank>;
 type Rank = WireCodec<FromRank, ToRank>;
@@ -92,12 +95,19 @@ fn assignment() -> impl Strategy<Value = Assignment> {
 fn to_rank() -> impl Strategy<Value = ToRank> {
     prop_oneof![
         assignment().prop_map(|assignment| ToRank::Assign(Box::new(assignment))),
-        (step(), flags(), any::<bool>()).prop_map(|(step, flags, self_test)| {
-            ToRank::Plan(StepPlan { step, flags, self_test })
+        (step(), flags(), any::<(bool, bool)>()).prop_map(|(step, flags, (self_test, profile))| {
+            ToRank::Plan(StepPlan { step, flags, self_test, profile })
         }),
         any::<u64>().prop_map(ToRank::Ping),
         Just(ToRank::Exit),
     ]
+}
+
+fn profile() -> impl Strategy<Value = Box<StepProfile>> {
+    let lap = (select(PassPhase::ALL.to_vec()), option::of(any::<u32>()), any::<u32>())
+        .prop_map(|(phase, layer, us)| Lap { phase, layer, us });
+    (any::<u64>(), any::<u64>(), vec(lap, 0..50))
+        .prop_map(|(began_us, wait_us, laps)| Box::new(StepProfile { began_us, wait_us, laps }))
 }
 
 fn from_rank() -> impl Strategy<Value = FromRank> {
@@ -105,13 +115,14 @@ fn from_rank() -> impl Strategy<Value = FromRank> {
     // encoding, which `special_numbers_keep_their_bits` checks.
     let stats = (any::<u32>(), -1e30_f32..1e30, 0.0..1e300, option::of(-1e30_f32..1e30))
         .prop_map(|(argmax, max, sum_exp, target)| ShardStats { argmax, max, sum_exp, target });
-    let report = (any::<u64>(), vec(option::of(stats), 0..50), any::<[u64; 8]>()).prop_map(
-        |(step, rows, numbers)| {
+    let rows = vec(option::of(stats), 0..50);
+    let report = (any::<u64>(), rows, any::<[u64; 8]>(), option::of(profile())).prop_map(
+        |(step, rows, numbers, profile)| {
             let [run, skipped, bytes, wait_us, elapsed_us, ..] = numbers;
             let counters = Counters { run, skipped, bytes, wait_us };
             let [.., gemm_calls, weight_bytes, query_key_pairs] = numbers;
             let work = WorkDone { gemm_calls, weight_bytes, query_key_pairs };
-            FromRank::Done(StepReport { step, rows, counters, work, elapsed_us })
+            FromRank::Done(StepReport { step, rows, counters, work, elapsed_us, profile })
         },
     );
     prop_oneof![
@@ -255,6 +266,7 @@ fn special_numbers_keep_their_bits() {
             counters: Counters::default(),
             work: WorkDone::default(),
             elapsed_us: 0,
+            profile: None,
         };
         let bytes = bytes_of(Rank::new(), &[FromRank::Done(report)]);
         let (heard, end) = read(Coordinator::new(), &bytes, 64);
@@ -333,10 +345,17 @@ fn the_largest_step_and_its_report_fit_a_frame() {
     };
     let outputs = vec![OutputRow { row: rows, want: Want::Target(u32::MAX) }; rows];
     let step = Step { number: u64::MAX, segments: vec![segment], outputs, ..Step::default() };
-    encode(&ToRank::Plan(StepPlan { step, flags: FlagSet::default(), self_test: false })).unwrap();
+    let (flags, self_test, profile) = (FlagSet::default(), true, true);
+    encode(&ToRank::Plan(StepPlan { step, flags, self_test, profile })).unwrap();
     let stats = ShardStats { argmax: u32::MAX, max: 1.0, sum_exp: 1.0, target: Some(1.0) };
     let rows = vec![Some(stats); rows];
     let counters = Counters::default();
     let work = WorkDone::default();
-    encode(&FromRank::Done(StepReport { step: 1, rows, counters, work, elapsed_us: 1 })).unwrap();
+    // Seven laps a layer of a model ten times as deep as any there is.
+    let lap = Lap { phase: PassPhase::AllReduce, layer: Some(u32::MAX), us: u32::MAX };
+    let profile = StepProfile { began_us: u64::MAX, wait_us: u64::MAX, laps: vec![lap; 7 * 1000] };
+    let profile = Some(Box::new(profile));
+    let elapsed_us = u64::MAX;
+    let report = StepReport { step: 1, rows, counters, work, elapsed_us, profile };
+    encode(&FromRank::Done(report)).unwrap();
 }

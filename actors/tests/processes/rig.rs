@@ -67,6 +67,7 @@ pub fn options(fixture_name: &str, world: usize) -> EngineOptions {
         max_queue: 8,
         max_restarts: 0,
         restart_window: Duration::from_secs(600),
+        observer: None,
     }
 }
 

@@ -3,6 +3,7 @@
 mod address;
 mod file;
 mod load;
+mod otlp;
 #[cfg(test)]
 mod precedence;
 mod security;
@@ -12,6 +13,7 @@ mod types;
 
 pub use address::{ControlSocket, HostPort};
 pub use load::Sources;
+pub use otlp::OtlpEndpoint;
 pub use security::{ApiKeys, Origins};
 pub use sizes::{ByteSize, MemoryFraction};
 pub use table::{SETTINGS, Settings};

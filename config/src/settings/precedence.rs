@@ -74,6 +74,7 @@ fn other_value(setting: &Setting) -> &'static str {
         ("log_format", _) => "json",
         ("log_level", _) => "debug",
         ("max_num_batched_tokens", _) => "128",
+        ("otlp_endpoint", _) => "http://collector:4317",
         (_, Kind::Text) => "other",
         (_, Kind::Boolean) => "1",
         (_, Kind::Seconds) => "7.5",

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use super::{
     ApiKeys, ByteSize, ContextLength, ControlSocket, DeviceKind, Group, HostPort, KvCacheDtype,
     LogFilter, LogFormat, MemoryFraction, MergedRows, MessageLimit, ModelName, Origins,
-    PrefillBudget, QueueLimit, RequestBytes, RestartCount, SequenceLimit, Setting, ThreadCount,
-    WorldSize,
+    OtlpEndpoint, PrefillBudget, QueueLimit, RequestBytes, RestartCount, SequenceLimit, Setting,
+    ThreadCount, WorldSize,
 };
 use crate::flags::FlagSet;
 use crate::value::{Period, Seconds, Value};
@@ -359,6 +359,15 @@ settings! {
         placeholder: "FILE",
         meaning: "callers over TCP must show a certificate signed by one of these, in PEM",
         default_note: "none",
+    }
+
+    otlp_endpoint: Option<OtlpEndpoint> = None => {
+        group: Server,
+        placeholder: "URL|none",
+        meaning: "collector of traces that takes OTLP over gRPC",
+        doc: "See [Observability](observability.md). The variable `OTEL_EXPORTER_OTLP_ENDPOINT` is read too; \
+              `POCKETD_OTLP_ENDPOINT` and the command line win over it, and `none` turns it off.",
+        default_note: "none: no traces are made",
     }
 
     log_level: LogFilter = LogFilter("info,actix_server=warn,actix_http=off".to_owned()) => {

@@ -16,7 +16,7 @@ mod step;
 pub use error::ForwardError;
 pub use identity::weights_identity;
 pub use matrices::matrices;
-pub use profile::PhaseTimes;
+pub use profile::{Lap, PassPhase, PassProfile, PhaseTimes};
 pub(crate) use rank_model::HEAD_ROWS;
 pub use rank_model::{ModelLimits, RankModel, RowSink};
 pub use step::{Fork, OutputRow, RowResult, Step, StepSegment, Want};

@@ -9,7 +9,7 @@ use super::attention::{self, AttentionMixer, AttentionWork};
 use super::linear_attention::{LinearMixer, LinearWork};
 use super::loader::{Loader, Slice};
 use super::mlp::{Mlp, MlpWork};
-use super::profile::{Laps, PassPhase, PhaseTimes};
+use super::profile::{Laps, PassPhase, PassProfile};
 use super::step::{OutputRow, RowResult, Step, StepSegment, Want};
 use super::{ForwardError, check, matrices};
 use crate::checkpoint::Checkpoint;
@@ -78,7 +78,7 @@ pub struct RankModel<D: Device> {
     work: Work<D>,
     host_row: Vec<f32>,
     profiling: bool,
-    profile: Option<PhaseTimes>,
+    profile: Option<PassProfile>,
 }
 
 impl<D: Device> RankModel<D> {
@@ -175,9 +175,9 @@ impl<D: Device> RankModel<D> {
         self.profiling = on;
     }
 
-    /// Times of the last pass, if it was profiled.
-    pub fn profile(&self) -> Option<PhaseTimes> {
-        self.profile
+    /// Where the time of the last pass went, if it was profiled; given once.
+    pub fn take_profile(&mut self) -> Option<PassProfile> {
+        self.profile.take()
     }
 
     /// Runs one step: `2 * layers + 1` all-reduces, whatever the step carries, then the head for the
@@ -216,6 +216,7 @@ impl<D: Device> RankModel<D> {
         let eps = self.config.rms_norm_eps;
         for (index, layer) in self.layers.iter().enumerate() {
             progress.enter_layer(index as u32);
+            laps.enter(Some(index as u32));
             device.rms_norm(&work.hidden, &layer.input_norm, eps, &mut work.normed)?;
             laps.lap(device, PassPhase::Norm)?;
             let (x, out) = (&work.normed, &mut work.delta);
@@ -249,6 +250,7 @@ impl<D: Device> RankModel<D> {
             }
         }
         progress.enter_layer(u32::MAX);
+        laps.enter(None);
         self.head(step, progress, results)?;
         laps.lap(&self.device, PassPhase::Head)?;
         self.profile = laps.finish();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::settings::{CtlScope, SettingArgs};
 use super::values;
@@ -93,6 +93,42 @@ pub enum Ctl {
     Config,
     /// Ask whether requests are served: exit code 0 if so, else 1
     Health,
+    /// Record where the time of forward calls goes, and show it
+    Profile(ProfileArgs),
+    /// Watch ranks, queue, rates and requests on the whole terminal; q ends it
+    Top(TopArgs),
+}
+
+/// Options of `ctl top`.
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = values::interval)]
+    pub interval: f64,
+}
+
+/// Options of `ctl profile`.
+#[derive(Debug, Args)]
+pub struct ProfileArgs {
+    /// Begin a recording, or end it and show it [default: record for --seconds, then show it]
+    #[arg(value_enum)]
+    pub step: Option<ProfileStep>,
+    /// Seconds to record; with start, seconds after which the recording ends by itself [default: 10;
+    /// with start 60]
+    #[arg(long, value_name = "SECONDS", value_parser = values::recording)]
+    pub seconds: Option<f64>,
+    /// Write the recording as a Chrome trace, which ui.perfetto.dev opens
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+}
+
+/// The two ends of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProfileStep {
+    /// Begin a recording
+    Start,
+    /// End it and show it
+    Stop,
 }
 
 /// Options of `ctl status`.

@@ -19,7 +19,7 @@ pub use bench::{
     BackendName, Bench, BenchArgs, CompareArgs, DatasetName, ResultArgs, RooflineArgs,
     ServeBenchArgs, TargetArgs, WaveArgs, WorkloadArgs,
 };
-pub use ctl::{Ctl, CtlArgs, CtlTarget, StatusArgs};
+pub use ctl::{Ctl, CtlArgs, CtlTarget, ProfileArgs, ProfileStep, StatusArgs};
 pub use fit::{FitArgs, WaveReading, Weights};
 pub use settings::{FlagsScope, InspectScope, OneShotScope, ServeScope, SettingArgs};
 pub use usage::report;

@@ -62,6 +62,14 @@ pub fn interval(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a number of seconds from 0.1 to 3600 is needed".to_owned())
 }
 
+/// Time of a recording; the daemon records no longer.
+pub fn recording(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|seconds| (0.1..=600.0).contains(seconds))
+        .ok_or_else(|| "a number of seconds from 0.1 to 600 is needed".to_owned())
+}
+
 /// An amount above zero, or zero: a time, a rate.
 pub fn amount(text: &str) -> Result<f64, String> {
     text.parse()

@@ -18,6 +18,7 @@ use actix_web::rt::{self, System};
 use actix_web::web::Data;
 use anyhow::{Context, anyhow};
 use pocket_actors::Engine;
+use pocket_actors::observe::Observer;
 use pocket_config::Settings;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -35,6 +36,7 @@ use crate::http::{
 };
 use crate::logging::FilterHandle;
 use crate::systemd::{Reporter, Sockets};
+use crate::telemetry::Telemetry;
 
 /// How long `/health` says why the engine failed before the process ends: long enough for a prober
 /// with a period of a second.
@@ -67,6 +69,8 @@ async fn serve(
     log: FilterHandle,
     mut reload: Reload,
 ) -> anyhow::Result<()> {
+    // To the very end: what is left of its traces is sent when everything else has stopped.
+    let telemetry = Telemetry::start(settings)?;
     let (stop, mut stops) = Stops::listen(settings)?;
     let keys = Keys::load(settings)?;
     let app = Data::new(App::new(Limits::of(settings), keys, Certificates::load(settings)?));
@@ -78,7 +82,7 @@ async fn serve(
     rt::spawn(http::watch_pulse(app.clone().into_inner()));
     let reporter = Reporter::start(app.clone().into_inner(), settings.load_timeout.duration())?;
     let started = tokio::select! {
-        started = start(settings, &app) => started,
+        started = start(settings, &app, telemetry.as_ref().map(Telemetry::observer)) => started,
         stop = stops.next() => {
             tracing::info!(by = stop.by, "stopping before the model was loaded");
             reporter.stopping(Duration::ZERO);
@@ -187,8 +191,13 @@ fn open_port(
 }
 
 /// Finds, checks and loads the model; requests are served when this returns.
-async fn start(settings: &Settings, app: &Data<App>) -> anyhow::Result<Engine> {
+async fn start(
+    settings: &Settings,
+    app: &Data<App>,
+    observer: Option<Observer>,
+) -> anyhow::Result<Engine> {
     let (mut boot, model) = prepare(settings).await?;
+    boot.options.observer = observer;
     announce(settings, &mut boot)?;
     let engine =
         boot.start(|engine| app.set_loading(engine), |share| app.set_loaded(share)).await?;

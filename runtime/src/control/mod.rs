@@ -7,11 +7,12 @@
 //! - `listen` takes the Unix socket and the TCP address of the settings; `socket` is the socket's file.
 //! - `access` decides who may ask.
 //! - `server` is the thread.
-//! - `service` answers; `status`, `throughput` and `health` are parts of its answers.
+//! - `service` answers; `status`, `throughput`, `health`, `profile` and `trace` are parts of its answers.
 
 mod access;
 mod health;
 mod listen;
+mod profile;
 mod server;
 mod service;
 pub mod socket;
@@ -19,6 +20,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 pub mod throughput;
+mod trace;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -38,7 +40,7 @@ pub use server::ControlServer;
 /// The messages and the service, from the protocol.
 pub mod proto {
     // Documented in the protocol, but for what the generator adds.
-    #![allow(missing_docs, clippy::unwrap_used)]
+    #![allow(missing_docs, clippy::unwrap_used, clippy::large_enum_variant)]
 
     tonic::include_proto!("pocket.control.v1");
 

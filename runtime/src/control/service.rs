@@ -2,16 +2,19 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use futures_util::Stream;
+use futures_util::{Stream, stream};
 use pocket_actors::EngineHandle;
 use pocket_actors::api::{ControlError, RequestStatus};
+use pocket_actors::observe::EndedRequest;
 use pocket_config::{FLAGS, SETTINGS};
 use tokio::sync::mpsc::error::TrySendError;
 use tonic::{Request, Response, Status};
 
+use super::profile::{Wish, parts, started};
 use super::proto::control_server::Control;
+use super::status::word;
 use super::{Daemon, proto};
 use crate::http::{Report, Stage};
 
@@ -48,6 +51,7 @@ fn refused(error: ControlError) -> Status {
 #[tonic::async_trait]
 impl Control for Service {
     type WatchStatusStream = Pin<Box<dyn Stream<Item = Result<proto::Status, Status>> + Send>>;
+    type ProfileStream = Pin<Box<dyn Stream<Item = Result<proto::ProfilePart, Status>> + Send>>;
 
     async fn get_status(&self, _: Request<proto::GetStatusRequest>) -> Answer<proto::Status> {
         Ok(Response::new(super::status::status(&self.0).await))
@@ -115,9 +119,12 @@ impl Control for Service {
         &self,
         _: Request<proto::ListRequestsRequest>,
     ) -> Answer<proto::ListRequestsReply> {
-        let requests = self.engine()?.requests().await;
-        let requests = requests.into_iter().map(listed).collect();
-        Ok(Response::new(proto::ListRequestsReply { requests }))
+        let engine = self.engine()?;
+        let requests = engine.requests().await.into_iter().map(listed).collect();
+        let now = Instant::now();
+        let ended = engine.ended_requests().await;
+        let ended = ended.into_iter().map(|request| ended_request(request, now)).collect();
+        Ok(Response::new(proto::ListRequestsReply { requests, ended }))
     }
 
     async fn cancel_request(
@@ -178,6 +185,24 @@ impl Control for Service {
         Ok(Response::new(proto::SetLogFilterReply { previous }))
     }
 
+    async fn profile(
+        &self,
+        request: Request<proto::ProfileRequest>,
+    ) -> Answer<Self::ProfileStream> {
+        let wish = Wish::of(&request.into_inner())?;
+        let engine = self.engine()?;
+        Ok(Response::new(match wish {
+            Wish::Start(limit) => {
+                engine.start_profile(limit).await.map_err(refused)?;
+                Box::pin(stream::iter([Ok(started(limit))]))
+            }
+            Wish::Stop { trace } => {
+                let profile = engine.stop_profile().await.map_err(refused)?;
+                Box::pin(stream::iter(parts(*profile, trace).map(Ok)))
+            }
+        }))
+    }
+
     async fn get_config(
         &self,
         _: Request<proto::GetConfigRequest>,
@@ -219,6 +244,25 @@ fn listed(status: RequestStatus) -> proto::Request {
         prefill_ms: timings.prefill_ms,
         decode_ms: timings.decode_ms,
         preemptions: timings.preemptions,
+    }
+}
+
+fn ended_request(request: EndedRequest, now: Instant) -> proto::EndedRequest {
+    let EndedRequest { id, label, ended, outcome, reasons, stages, timings, .. } = request;
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    proto::EndedRequest {
+        id,
+        label: label.unwrap_or_default(),
+        ended_s: now.duration_since(ended).as_secs_f64(),
+        outcome: outcome.to_owned(),
+        finish_reasons: reasons.iter().map(word).collect(),
+        prompt_tokens: timings.prompt_tokens,
+        completion_tokens: timings.completion_tokens,
+        queue_ms: ms(stages.queue),
+        prefill_ms: stages.prefill.map(ms),
+        decode_ms: stages.decode.map(ms),
+        first_token_ms: stages.first_token().map(ms),
+        total_ms: ms(stages.total()),
     }
 }
 

@@ -25,6 +25,7 @@ pub async fn status(daemon: &Daemon) -> proto::Status {
             interval_s: rates.interval.as_secs_f64(),
             prompt_tokens_per_s: rates.prompt,
             generated_tokens_per_s: rates.generated,
+            first_token_s: rates.first_token.map(|time| time.as_secs_f64()),
         }),
         flags: daemon.settings.flags.non_default(),
         ..proto::Status::default()
@@ -89,7 +90,7 @@ fn missing(missing: &MissingRank) -> proto::MissingRank {
 }
 
 /// The word a value without fields is written as.
-fn word(value: &impl Serialize) -> String {
+pub fn word(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
         _ => String::new(),

@@ -23,6 +23,8 @@ pub struct Rates {
     pub prompt: f64,
     /// Generated tokens.
     pub generated: f64,
+    /// Mean time from arrival to first token of those who had theirs in this time, if any had.
+    pub first_token: Option<Duration>,
 }
 
 impl Throughput {
@@ -45,7 +47,10 @@ impl Throughput {
         }
         let per_second =
             |first: u64, last: u64| last.saturating_sub(first) as f64 / interval.as_secs_f64();
+        let begun = last.begun.saturating_sub(first.begun);
+        let begun_us = last.begun_us.saturating_sub(first.begun_us);
         Rates {
+            first_token: begun_us.checked_div(begun).map(Duration::from_micros),
             interval,
             prompt: per_second(first.prompt, last.prompt),
             generated: per_second(first.generated, last.generated),
@@ -65,7 +70,13 @@ mod tests {
         // Ten seconds of 100 rows and 7 tokens each, then nothing.
         for second in 0..20_u64 {
             let busy = second.min(10);
-            let counts = TokenCounts { prompt: 100 * busy, generated: 7 * busy };
+            let counts = TokenCounts {
+                prompt: 100 * busy,
+                generated: 7 * busy,
+                // Two requests a second, of 40 ms each.
+                begun: 2 * busy,
+                begun_us: 80_000 * busy,
+            };
             throughput.observe(start + Duration::from_secs(second), counts);
             let rates = throughput.rates();
             match second {
@@ -74,6 +85,8 @@ mod tests {
                 11..15 => assert!(rates.prompt > 0.0 && rates.prompt < 100.0),
                 _ => assert_eq!((rates.prompt, rates.generated), (0.0, 0.0)),
             }
+            let first_token = (1..15).contains(&second).then_some(Duration::from_millis(40));
+            assert_eq!(rates.first_token, first_token, "{second}");
             assert_eq!(rates.interval.as_secs(), second.min(5));
         }
     }

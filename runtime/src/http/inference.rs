@@ -8,7 +8,9 @@ use actix_web::web::{self, Bytes, Data, Payload};
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use futures_util::stream::Stream;
 use pocket_actors::api::{Event, GenerateRequest};
+use pocket_actors::observe::TraceHeaders;
 use tokio::time::timeout;
+use tracing::Instrument;
 
 use super::answers::{Answers, Asked};
 use super::connection;
@@ -52,7 +54,10 @@ async fn answer(
     let response = match given {
         Ok(given) => {
             let name = given.and_then(|name| name.to_str().ok().map(str::to_string));
-            respond(endpoint, Names { id, given: name }, request, app, payload).await
+            // What is logged on the way names the request.
+            let span = tracing::info_span!("request", id);
+            let names = Names { id, given: name, trace: label::trace(request.headers()) };
+            respond(endpoint, names, request, app, payload).instrument(span).await
         }
         Err(error) => Err(error),
     };
@@ -69,6 +74,8 @@ struct Names {
     id: String,
     /// By its client.
     given: Option<String>,
+    /// The trace its client has begun.
+    trace: Option<TraceHeaders>,
 }
 
 async fn respond(
@@ -230,6 +237,7 @@ fn prepare_one(
     let generate = GenerateRequest {
         id,
         label,
+        trace: names.trace.clone(),
         prompt: ids,
         sampling: params.sampling.clone(),
         n: params.n,

@@ -157,6 +157,7 @@ async fn a_report_of_another_step_is_a_failure_and_news_of_another_epoch_is_none
         counters: Counters::default(),
         work: WorkDone::default(),
         elapsed_us: 1,
+        profile: None,
     };
     rig.tell(1, News::Done(report)).await;
     let EngineState::Failed(reason) = rig.status().await.state else { panic!() };

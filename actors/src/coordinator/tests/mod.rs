@@ -98,6 +98,7 @@ fn options() -> EngineOptions {
         max_queue: 1,
         max_restarts: 0,
         restart_window: Duration::from_secs(600),
+        observer: None,
     }
 }
 
@@ -272,6 +273,7 @@ fn done(plan: &StepPlan, rows: Vec<Option<ShardStats>>) -> StepReport {
         counters: Counters::default(),
         work: WorkDone::default(),
         elapsed_us: 1,
+        profile: None,
     }
 }
 

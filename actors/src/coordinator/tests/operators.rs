@@ -2,6 +2,10 @@
 
 use super::*;
 use crate::api::ControlError;
+use crate::clock::monotonic_us;
+use crate::messages::StepProfile;
+use crate::observe::{Observed, Observer};
+use crate::profile::{Activity, CallId, CallsProfile, Lap, PassPhase, PhaseTimes};
 
 #[actix::test]
 async fn a_drained_engine_finishes_refuses_and_resumes() {
@@ -126,5 +130,91 @@ async fn a_rank_is_restarted_on_demand() {
     let refused = rig.coordinator.send(RestartRank(1)).await.unwrap().unwrap_err();
     assert!(refused.to_string().starts_with("no restart is left of the 1 within "), "{refused}");
     assert_eq!(rig.status().await.state, EngineState::Ready, "an operator does not end the server");
+    rig.stop().await;
+}
+
+#[actix::test]
+async fn the_last_requests_that_ended_are_told_and_remembered() {
+    let (observer, mut heard) = Observer::new(100);
+    let mut rig = serving(EngineOptions { observer: Some(observer), ..options() }).await;
+    let asked = GenerateRequest { label: Some("x".into()), ..request("a", 5, 2) };
+    let (_, mut events) = rig.submit(asked).await.unwrap();
+    for _ in 0..2 {
+        let plan = rig.step().await;
+        rig.report(&plan, 9).await;
+    }
+    drain(&mut events).await;
+    finished(&mut events).await;
+    let ended = rig.coordinator.send(ListEnded).await.unwrap();
+    let [ended] = &ended[..] else { panic!("{ended:?}") };
+    assert_eq!(
+        (ended.id.as_str(), ended.label.as_deref(), ended.outcome),
+        ("a", Some("x"), "finished")
+    );
+    assert_eq!((&ended.model[..], &ended.reasons[..]), ("tiny", &[FinishReason::Length][..]));
+    assert!(ended.stages.first_token().unwrap() <= ended.stages.total());
+    let mut told = Vec::new();
+    while let Ok(observed) = heard.try_recv() {
+        told.push(match observed {
+            Observed::Call(call) => format!("{} of {} rows", call.call.kind(), call.call.rows),
+            Observed::Request(request) => request.id,
+        });
+    }
+    assert_eq!(told, ["prefill of 5 rows", "decode of 1 rows", "a"]);
+    let (_key, _events) = rig.submit(request("b", 5, 2)).await.unwrap();
+    assert_eq!(rig.coordinator.send(Cancel("b".to_string())).await.unwrap(), 1);
+    let ended = rig.coordinator.send(ListEnded).await.unwrap();
+    let ends: Vec<_> = ended.iter().map(|ended| (&ended.id[..], ended.outcome)).collect();
+    assert_eq!(ends, [("b", "cancelled"), ("a", "finished")], "the latest first");
+    rig.stop().await;
+}
+
+/// All ranks report a step with where their time went.
+async fn report_with_times(rig: &mut Rig, plan: &StepPlan) {
+    let laps = vec![Lap { phase: PassPhase::Mlp, layer: Some(1), us: 30 }];
+    for rank in 0..WORLD {
+        let times = StepProfile { began_us: monotonic_us(), wait_us: 2, laps: laps.clone() };
+        let rows = vec![Some(stats(rank, 9)); plan.step.outputs.len()];
+        let report = StepReport { profile: Some(Box::new(times)), ..done(plan, rows) };
+        rig.tell(rank, News::Done(report)).await;
+    }
+}
+
+#[actix::test]
+async fn plans_ask_where_the_time_goes_while_a_recording_runs() {
+    let mut rig = serving(options()).await;
+    let none = rig.coordinator.send(StopProfile).await.unwrap().unwrap_err().to_string();
+    assert!(none.contains("start one first"), "{none}");
+    let (_, mut events) = rig.submit(request("a", 5, 4)).await.unwrap();
+    let plan = rig.step().await;
+    assert!(!plan.profile);
+    let start = || StartProfile(Duration::from_secs(600));
+    rig.coordinator.send(start()).await.unwrap().unwrap();
+    let again = rig.coordinator.send(start()).await.unwrap().unwrap_err().to_string();
+    assert!(again.contains("stop it first"), "{again}");
+    // It was sent out before, and counts for nothing.
+    rig.report(&plan, 9).await;
+    let plan = rig.step().await;
+    assert!(plan.profile);
+    report_with_times(&mut rig, &plan).await;
+    let plan = rig.step().await;
+    assert!(plan.profile);
+    let profile = rig.coordinator.send(StopProfile).await.unwrap().unwrap();
+    let times = PhaseTimes { mlp_us: 30, ..PhaseTimes::default() };
+    let decode = CallsProfile { calls: 1, rows: 1, elapsed_us: 1, times };
+    for (rank, own) in profile.ranks.iter().enumerate() {
+        assert_eq!((own.pid, own.decode), (100 + rank as u32, decode));
+        assert_eq!(own.prefill, CallsProfile::default());
+    }
+    let CallId { epoch, step, .. } = profile.trace.calls[1].call;
+    assert_eq!((profile.trace.calls.len(), epoch, step), (WORLD, 1, 2));
+    let done: Vec<_> = profile.trace.slices.iter().map(|s| (s.what, s.call.step)).collect();
+    assert_eq!(done, [(Activity::Plan, 2), (Activity::Serve, 2), (Activity::Plan, 3)]);
+    // The last that were asked for come when nobody records any more.
+    report_with_times(&mut rig, &plan).await;
+    let plan = rig.step().await;
+    assert!(!plan.profile);
+    rig.report(&plan, 9).await;
+    assert_eq!(drain(&mut events).await.0, [9; 4]);
     rig.stop().await;
 }

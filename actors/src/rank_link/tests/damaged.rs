@@ -41,6 +41,7 @@ fn a_life() -> Vec<u8> {
         counters: Counters::default(),
         work: WorkDone::default(),
         elapsed_us: 5,
+        profile: None,
     };
     let mut codec = WireCodec::<FromRank, ToRank>::new();
     let mut bytes = BytesMut::new();

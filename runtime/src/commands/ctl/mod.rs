@@ -1,8 +1,10 @@
 //! `pocketd ctl`: asks and steers a running daemon over its control plane.
 
 mod client;
+mod profile;
 mod show;
 mod table;
+mod top;
 
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::time::Duration;
@@ -34,7 +36,13 @@ const CLEAR_BELOW: &str = "\x1b[J";
 pub fn run(settings: &Settings, args: &CtlArgs) -> anyhow::Result<()> {
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let connection = Connection::open(&args.target, settings).await?;
-        ask(&connection, args).await
+        match &args.what {
+            Ctl::Top(options) => {
+                let again = async || Connection::open(&args.target, settings).await;
+                top::run(connection, again, options.interval, args.json).await
+            }
+            what => ask(&connection, what, args.json).await,
+        }
     })
 }
 
@@ -61,10 +69,9 @@ fn print(
     Ok(out.flush()?)
 }
 
-async fn ask(connection: &Connection, args: &CtlArgs) -> anyhow::Result<()> {
-    let json = args.json;
+async fn ask(connection: &Connection, what: &Ctl, json: bool) -> anyhow::Result<()> {
     let mut control = connection.control();
-    match &args.what {
+    match what {
         Ctl::Status(StatusArgs { watch: true, interval }) => {
             watch(connection, *interval, json).await
         }
@@ -131,6 +138,8 @@ async fn ask(connection: &Connection, args: &CtlArgs) -> anyhow::Result<()> {
             print(json, &reply.settings, |out| show::settings(&reply.settings).write(out))
         }
         Ctl::Health => health(connection, json).await,
+        Ctl::Profile(args) => profile::run(connection, args, json).await,
+        Ctl::Top(_) => bail!("top does not ask once"),
     }
 }
 

@@ -50,7 +50,8 @@ pub fn status(out: &mut impl Write, status: &proto::Status) -> io::Result<()> {
     ranks(&status.ranks).write(out)
 }
 
-fn state(status: &proto::Status) -> String {
+/// What the daemon does, and why if that is not what it should.
+pub fn state(status: &proto::Status) -> String {
     match (status.state.as_str(), status.reason.as_str()) {
         ("starting", _) => format!("starting, {:.0} % loaded", status.loaded * 100.0),
         (state, "") => state.to_owned(),
@@ -66,7 +67,8 @@ fn missing(missing: &proto::MissingRank) -> String {
     format!("rank {rank} in all-reduce {call}; it is in {phase}, step {step}, {layer}")
 }
 
-fn memory(count: u64) -> String {
+/// Resident memory; a dash where the system does not say.
+pub fn memory(count: u64) -> String {
     if count == 0 { "-".to_owned() } else { bytes(count) }
 }
 

@@ -13,14 +13,21 @@ pub enum Side {
 
 /// Rows under headings; columns are as wide as their widest cell.
 pub struct Table {
-    columns: Vec<(&'static str, Side)>,
+    columns: Vec<(String, Side)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// One without rows.
-    pub fn new(columns: &[(&'static str, Side)]) -> Self {
-        Self { columns: columns.to_vec(), rows: Vec::new() }
+    pub fn new(columns: &[(&str, Side)]) -> Self {
+        let mut table = Self { columns: Vec::new(), rows: Vec::new() };
+        columns.iter().for_each(|(name, side)| table.column(*name, *side));
+        table
+    }
+
+    /// Adds a column; before there are rows.
+    pub fn column(&mut self, name: impl Into<String>, side: Side) {
+        self.columns.push((name.into(), side));
     }
 
     /// Adds a row, one cell a column.
@@ -31,8 +38,7 @@ impl Table {
 
     /// Writes it. The last column is not padded.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let headings: Vec<String> =
-            self.columns.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let headings: Vec<String> = self.columns.iter().map(|(name, _)| name.clone()).collect();
         let width = |column: usize| {
             let cells = std::iter::once(&headings).chain(&self.rows);
             cells.filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()

@@ -20,7 +20,7 @@ fn model() -> ServedModel {
 }
 
 fn prepared(given: Option<&str>, body: Value) -> Result<Prepared, ApiError> {
-    let names = Names { id: "cmpl-1".into(), given: given.map(str::to_string) };
+    let names = Names { id: "cmpl-1".into(), given: given.map(str::to_string), trace: None };
     prepare(Endpoint::Completions, names, body.to_string().as_bytes(), &model(), 16)
 }
 
