@@ -5,6 +5,9 @@
 //! - [`load`]: requests, arrival times and streams of any OpenAI-compatible server, and what its client
 //!   measures;
 //! - [`points`]: reading points from CSV and JSON; [`fit`]: what they say, as tables and plots;
+//! - [`ladder`]: the same load at rising widths;
+//! - [`limit`]: the largest sizes that start;
+//! - [`arms`]: servers of one's own;
 //! - [`record`]: `record.json`, with what is needed to judge and to repeat a measurement;
 //! - [`report`]: pages, Markdown and text, with plots;
 //! - [`compare`]: two records beside each other.
@@ -12,9 +15,12 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod arms;
 pub mod compare;
 pub mod fit;
+pub mod ladder;
 pub mod law;
+pub mod limit;
 pub mod load;
 pub mod points;
 pub mod record;

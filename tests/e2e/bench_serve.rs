@@ -157,6 +157,8 @@ fn a_load_on_the_daemon_is_measured_and_recorded() {
     };
     assert_eq!(read("result.json"), result);
     assert_eq!(read("record.json")["result"]["duration"], result["duration"]);
+    let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(page.contains("Time to first token") && page.contains("<svg"));
     daemon.stop(PATIENCE).unwrap();
 }
 

@@ -5,6 +5,8 @@
 
 mod attack;
 mod bad_input;
+mod bench_ladder;
+mod bench_limit;
 mod bench_serve;
 mod bits;
 mod busy;

@@ -114,6 +114,11 @@ impl Measured {
         measured
     }
 
+    /// The percentiles that are taken of every metric.
+    pub fn percents(&self) -> &[f64] {
+        &self.percents
+    }
+
     /// Requests that came to an end.
     pub fn ended(&self) -> impl Iterator<Item = &Outcome> + Clone {
         self.outcomes.iter().flatten()
@@ -426,7 +431,8 @@ pub(super) mod tests {
         Outcome { started, planned_prompt: Some(10), planned_output: 3, answer, took }
     }
 
-    fn measured(outcomes: Vec<Option<Outcome>>, slo: Option<Slo>) -> Measured {
+    /// A run of two seconds with these outcomes.
+    pub fn measured(outcomes: Vec<Option<Outcome>>, slo: Option<Slo>) -> Measured {
         let overhead = Overhead::of(Some(0.1), 2.0, 10, &[], &[]);
         let interrupted = outcomes.iter().any(Option::is_none);
         Measured::of(Ran { outcomes, duration_s: 2.0, interrupted, overhead }, slo, &[50.0, 99.9])

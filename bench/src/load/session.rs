@@ -56,7 +56,7 @@ pub struct Session {
 }
 
 /// What a session found out.
-pub struct Report {
+pub struct Told {
     /// The record; its result is what `vllm bench serve` would have saved, and more.
     pub record: Record<Map<String, Value>>,
     /// The run.
@@ -76,7 +76,7 @@ impl Session {
         mut self,
         reproduce: Vec<String>,
         stop: impl Future,
-    ) -> Result<Report, LoadError> {
+    ) -> Result<Told, LoadError> {
         let http = Client::new(self.target.clone())?.http().clone();
         let (base_url, headers) = (self.target.base_url.clone(), self.target.headers.clone());
         if self.target.model.is_none() {
@@ -117,7 +117,7 @@ impl Session {
         }
         self.judge(&measured, &mut record, &mut notes);
         record.result = self.result(&measured, &record.time, tokenizer_id);
-        Ok(Report { record, measured, notes })
+        Ok(Told { record, measured, notes })
     }
 
     /// The tokenizer, and its name.

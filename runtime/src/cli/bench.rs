@@ -1,5 +1,7 @@
 //! Options of `bench`.
 
+mod ladder;
+mod limit;
 mod serve;
 
 use std::path::PathBuf;
@@ -10,6 +12,8 @@ use pocket_config::Sources;
 use super::settings::{BenchScope, CtlScope, SettingArgs};
 use super::values;
 
+pub use ladder::LadderArgs;
+pub use limit::LimitArgs;
 pub use serve::{BackendName, DatasetName, ResultArgs, ServeBenchArgs, TargetArgs, WorkloadArgs};
 
 /// Options of `bench`.
@@ -31,6 +35,10 @@ pub enum Bench {
     Serve(Box<ServeBenchArgs>),
     /// Ratios of everything that two records of the same kind have in common
     Compare(CompareArgs),
+    /// The same load at rising widths: throughput, times, and where more width stops paying
+    Ladder(Box<LadderArgs>),
+    /// The largest slots and context that start, and what the server above them says
+    Limit(LimitArgs),
 }
 
 impl Bench {
@@ -39,6 +47,8 @@ impl Bench {
         match self {
             Bench::Roofline(args) => args.settings.sources(),
             Bench::Wave(args) => args.settings.sources(),
+            Bench::Ladder(args) => args.settings.sources(),
+            Bench::Limit(args) => args.settings.sources(),
             // The server has settings, its client has none but those of logging.
             Bench::Serve(_) => Sources::of_process(None, Vec::new()),
             Bench::Compare(args) => args.settings.sources(),

@@ -16,7 +16,8 @@ use clap::{Args, Parser, Subcommand};
 use pocket_config::Sources;
 
 pub use bench::{
-    BackendName, Bench, BenchArgs, CompareArgs, DatasetName, ResultArgs, RooflineArgs,
+    BackendName, Bench, BenchArgs, CompareArgs, DatasetName, LadderArgs, LimitArgs, ResultArgs,
+    RooflineArgs,
     ServeBenchArgs, TargetArgs, WaveArgs, WorkloadArgs,
 };
 pub use ctl::{Ctl, CtlArgs, CtlTarget, ProfileArgs, ProfileStep, StatusArgs};

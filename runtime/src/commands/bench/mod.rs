@@ -1,6 +1,9 @@
 //! `pocketd bench`: measurements of this machine and this engine.
 
+mod arms;
 mod compare;
+mod ladder;
+mod limit;
 mod own;
 mod prompts;
 mod roofline;
@@ -19,5 +22,7 @@ pub fn run(settings: &Settings, what: &Bench) -> anyhow::Result<()> {
         Bench::Wave(args) => wave::run(settings, args),
         Bench::Compare(args) => compare::run(args),
         Bench::Serve(args) => serve::run(args),
+        Bench::Ladder(args) => ladder::run(settings, args),
+        Bench::Limit(args) => limit::run(settings, args),
     }
 }

@@ -1,9 +1,16 @@
 //! Measurements of servers: run on one thread, ended by signals, saved and judged in one way.
 
+use std::io::Write;
+use std::path::Path;
+
+use pocket_bench::arms::{Launch, OwnServer};
 use pocket_bench::record::Record;
+use pocket_bench::report::Report;
+use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::commands::engine::Signals;
+use crate::commands::output::{print_json, stdout};
 use crate::failure::Interrupted;
 
 /// A wish to end, which a signal makes known.
@@ -47,6 +54,54 @@ pub fn block_on<T>(
         let outcome = work(stop.clone()).await?;
         Ok((outcome, stop.signal()))
     })
+}
+
+/// Starts a server and does the work on it; the server has ended when this returns, whatever came of that.
+pub async fn with_server<T>(
+    launch: Launch,
+    stop: &Stop,
+    work: impl AsyncFnOnce(&str) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let mut server = OwnServer::spawn(launch)?;
+    let ready = tokio::select! {
+        ready = server.ready(|_| {}) => ready.map_err(anyhow::Error::from),
+        signal = stop.asked() => Err(signal.into()),
+    };
+    let outcome = match ready {
+        Ok(()) => {
+            let url = server.url().to_owned();
+            work(&url).await
+        }
+        Err(error) => Err(error),
+    };
+    let stopped = server.stop().await;
+    // What went wrong first is what matters.
+    let outcome = outcome?;
+    stopped?;
+    Ok(outcome)
+}
+
+/// Prints a record, as one JSON object or as its report, and writes both into a directory if there is one.
+pub fn show<T: Serialize>(
+    record: &Record<T>,
+    report: &Report,
+    json: bool,
+    directory: Option<&Path>,
+) -> anyhow::Result<()> {
+    let mut saved = None;
+    if let Some(directory) = directory {
+        record.write(directory)?;
+        saved = Some(report.write(directory)?);
+    }
+    if json {
+        return print_json(record);
+    }
+    let mut out = stdout();
+    write!(out, "{}", report.text())?;
+    if let Some(page) = saved {
+        writeln!(out, "saved: {}", page.display())?;
+    }
+    Ok(out.flush()?)
 }
 
 /// The end of a measurement that was shown: interrupted, not to be believed, or well.

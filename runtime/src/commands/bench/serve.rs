@@ -1,6 +1,5 @@
 //! `pocketd bench serve`: a load on any server of OpenAI's API, measured as `vllm bench serve` does.
 
-use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,15 +8,15 @@ use std::{fs, io};
 
 use anyhow::Context;
 use pocket_bench::load::{
-    Arrivals, Backend, CustomSet, Lengths, LoadError, RandomSet, Report, Session, ShareGptSet,
-    Target, TextCodec, Workload,
+    self, Arrivals, Backend, CustomSet, Lengths, LoadError, RandomSet, Session, ShareGptSet,
+    Target, TextCodec, Told, Workload,
 };
-use pocket_bench::record::{self, Record};
+use pocket_bench::record::Record;
 use pocket_model::tokenizer::{TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, Tokenizer};
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 
-use super::own;
+use super::{arms, own};
 use crate::cli::values;
 use crate::cli::{BackendName, DatasetName, ResultArgs, ServeBenchArgs, TargetArgs, WorkloadArgs};
 use crate::commands::output::{print_json, stdout};
@@ -25,9 +24,9 @@ use crate::failure::bad_input;
 
 /// Measures, prints, and saves what is to be saved, also of a run that was interrupted.
 pub fn run(args: &ServeBenchArgs) -> anyhow::Result<()> {
-    let session = session(args)?;
-    let seed = session.seed;
-    let reproduce = reproduce(args, seed);
+    // Prompts of an earlier run may still be in a prefix cache.
+    let (seed, reproduce) = arms::seeded(args.workload.seed);
+    let session = session(args, seed)?;
     let (report, interrupted) = own::block_on(async |stop| {
         session.run(vec![reproduce], stop.asked()).await.map_err(usage)
     })?;
@@ -46,25 +45,10 @@ pub(super) fn usage(error: LoadError) -> anyhow::Error {
     }
 }
 
-/// A seed that no other run has: prompts of an earlier run may still be in a prefix cache.
-pub(super) fn fresh_seed() -> u64 {
-    // Short enough to be typed again.
-    RandomState::new().hash_one(0) >> 32
-}
-
 /// What a request may take when nobody says: as long as `vllm bench serve` gives it.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(6 * 60 * 60);
 
-/// The command that asks for the same prompts again.
-fn reproduce(args: &ServeBenchArgs, seed: u64) -> String {
-    let command = record::this_command();
-    match args.workload.seed {
-        Some(_) => command,
-        None => format!("{command} --seed {seed}"),
-    }
-}
-
-fn session(args: &ServeBenchArgs) -> anyhow::Result<Session> {
+fn session(args: &ServeBenchArgs, seed: u64) -> anyhow::Result<Session> {
     let ServeBenchArgs { target, workload, traffic, result } = args;
     let random = workload.dataset_name == DatasetName::Random;
     Ok(Session {
@@ -76,7 +60,7 @@ fn session(args: &ServeBenchArgs) -> anyhow::Result<Session> {
         num_warmups: traffic.num_warmups,
         arrivals: Arrivals::new(traffic.request_rate, traffic.burstiness).map_err(usage)?,
         max_concurrency: traffic.max_concurrency,
-        seed: workload.seed.unwrap_or_else(fresh_seed),
+        seed,
         slo: values::slo(&result.goodput),
         metrics: result.percentile_metrics.0.clone(),
         percents: result.metric_percentiles.0.clone(),
@@ -184,7 +168,7 @@ fn tokenizer(path: &Path) -> anyhow::Result<(String, Arc<dyn TextCodec>)> {
 }
 
 /// The result as `vllm bench serve` would save it, with the record beside it.
-fn flat(report: &Report) -> anyhow::Result<Map<String, Value>> {
+fn flat(report: &Told) -> anyhow::Result<Map<String, Value>> {
     let record: Record<()> = report.record.clone().map(|_| ());
     let mut result = report.record.result.clone();
     result.insert("notes".into(), json!(report.notes));
@@ -193,7 +177,7 @@ fn flat(report: &Report) -> anyhow::Result<Map<String, Value>> {
 }
 
 /// Writes the files that are asked for; says where they are.
-fn save(args: &ResultArgs, report: &Report) -> anyhow::Result<Vec<PathBuf>> {
+fn save(args: &ResultArgs, report: &Told) -> anyhow::Result<Vec<PathBuf>> {
     let mut saved = Vec::new();
     if args.save_result {
         let directory = args.result_dir.clone().unwrap_or_default();
@@ -202,6 +186,8 @@ fn save(args: &ResultArgs, report: &Report) -> anyhow::Result<Vec<PathBuf>> {
     }
     if let Some(directory) = &args.result_dir {
         saved.push(report.record.write(directory)?);
+        let page = load::report(&report.record, &report.measured, &report.notes)?;
+        saved.push(page.write(directory)?);
     }
     if let Some(path) = args.json_out.as_deref().filter(|path| *path != Path::new("-")) {
         saved.push(write(path, &flat(report)?)?);
@@ -235,7 +221,7 @@ fn name_of(result: &Map<String, Value>) -> PathBuf {
     format!("{}-{rate}qps{concurrency}-{model}-{date}.json", text(label)).into()
 }
 
-fn show(args: &ResultArgs, report: &Report, saved: &[PathBuf]) -> anyhow::Result<()> {
+fn show(args: &ResultArgs, report: &Told, saved: &[PathBuf]) -> anyhow::Result<()> {
     let to_stdout = args.json_out.as_deref() == Some(Path::new("-"));
     if args.json || to_stdout {
         print_json(&flat(report)?)?;
