@@ -209,6 +209,11 @@ pub struct Timings {
     pub decode_ms: f64,
     /// Forward calls that carried its prompt.
     pub prefill_calls: u64,
+    /// Forward calls, whoever they were for, that ended between its arrival and its first token: what it
+    /// waited for. 0 before there is one.
+    pub calls_before_first_token: u64,
+    /// Rows of those calls.
+    pub rows_before_first_token: u64,
     /// Prompt tokens.
     pub prompt_tokens: u64,
     /// Prompt tokens whose state was there already; there is no cache across requests, so 0.
@@ -443,6 +448,8 @@ pub struct EngineStatus {
     pub restarts: u64,
     /// Forward calls so far, self-tests not among them.
     pub forward_passes: u64,
+    /// All-reduces of each rank in a forward call; with one rank there are none.
+    pub all_reduces_per_pass: u64,
     /// Seconds since the last completed forward call, self-tests among them.
     pub last_step_age_s: Option<f64>,
     /// The last self-test.

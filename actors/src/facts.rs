@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use pocket_device::cpu::{WeightStore, weight_store_bytes};
 use pocket_device::{KV_BLOCK_TOKENS, RECURRENCE_CHUNK};
 use pocket_model::checkpoint::Checkpoint;
-use pocket_model::forward::{ModelLimits, matrices, weights_identity};
+use pocket_model::forward::{ModelLimits, all_reduces, matrices, weights_identity};
 use pocket_model::shard::Shard;
 use pocket_model::tokenizer::Tokenizer;
 
@@ -52,6 +52,8 @@ pub(crate) struct Facts {
     pub weights: Vec<KeptWeights>,
     /// Each rank's cores, if there are enough for all.
     pub cpus: Vec<Option<Vec<usize>>>,
+    /// All-reduces of each rank in a forward call.
+    pub all_reduces_per_pass: u64,
     /// Tokens that end an answer.
     pub eos: Arc<[u32]>,
     /// Absent when the checkpoint has none: requests and answers are then token ids only.
@@ -132,6 +134,10 @@ impl Facts {
             },
             shards,
             cpus: place(options.world, options.threads_per_rank, &allowed_cpus()),
+            all_reduces_per_pass: match options.world {
+                0 | 1 => 0,
+                _ => all_reduces(config) as u64,
+            },
             eos: eos.into(),
             tokenizer,
         })

@@ -183,6 +183,7 @@ impl EngineHandle {
                     epoch: 0,
                     restarts: 0,
                     forward_passes: 0,
+                    all_reduces_per_pass: 0,
                     last_step_age_s: None,
                     last_self_test: None,
                     running: 0,

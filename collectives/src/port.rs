@@ -63,6 +63,7 @@ impl RankPort {
                 reducer: Reducer::new(Arc::clone(&mapping), rank, deadline),
                 progress: progress.clone(),
                 skip: false,
+                skip_at_most: usize::MAX,
                 counters: Counters::default(),
                 waited: Duration::ZERO,
             },
@@ -81,6 +82,8 @@ pub struct SharedAllReduce {
     reducer: Reducer<Mapping>,
     progress: ProgressCell,
     skip: bool,
+    /// Planes of more numbers get around the skip.
+    skip_at_most: usize,
     counters: Counters,
     waited: Duration,
 }
@@ -92,6 +95,12 @@ impl SharedAllReduce {
         self.skip = skip;
     }
 
+    /// From now on planes of more numbers are summed also while skipping is on: a fault, as if they took
+    /// a path that the skip does not sit on. Whoever relies on the skip must notice by the counters.
+    pub fn let_larger_around_skip(&mut self, numbers: usize) {
+        self.skip_at_most = numbers;
+    }
+
     /// [`crate::AllReduce::all_reduce`] on plain numbers. After an error `plane` holds anything, the epoch is
     /// poisoned, and every later call fails at once.
     pub fn reduce(&mut self, plane: &mut [f32]) -> Result<(), CollectiveError> {
@@ -101,7 +110,7 @@ impl SharedAllReduce {
         }
         let cell = mapping.progress(*rank);
         let (call, place) = cell.begin_all_reduce();
-        if self.skip {
+        if self.skip && plane.len() <= self.skip_at_most {
             self.counters.skipped += 1;
             cell.end_all_reduce(place);
             return Ok(());

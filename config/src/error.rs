@@ -80,12 +80,10 @@ pub enum ConfigError {
         both: &'static str,
     },
     /// A fault without leave to inject it.
-    #[error(
-        "POCKET_FAULT={value} makes a rank fail on purpose and is refused without --allow-faults"
-    )]
+    #[error("{fault} makes a rank fail on purpose and is refused without --allow-faults")]
     FaultsNotAllowed {
-        /// The fault.
-        value: String,
+        /// The flag, `NAME=value`.
+        fault: String,
     },
     /// The file cannot be read.
     #[error("configuration file {}: {reason}", path.display())]

@@ -113,6 +113,35 @@ impl fmt::Display for FaultSpec {
     }
 }
 
+/// Elements of a plane up to which all-reduces can be skipped; larger ones get around the skip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkipCeiling(usize);
+
+impl SkipCeiling {
+    const MAX: usize = u32::MAX as usize;
+
+    /// The number.
+    pub fn get(self) -> usize {
+        self.0
+    }
+}
+
+impl Value for SkipCeiling {
+    const KIND: Kind = Kind::Integer;
+
+    fn accepts() -> String {
+        format!("a whole number of elements from 0 to {}", Self::MAX)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        parse_integer(text).filter(|elements| *elements <= Self::MAX).map(Self)
+    }
+
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
 fn by_name<T: Copy>(table: &[(&str, T)], name: &str) -> Option<T> {
     table.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
 }
@@ -193,6 +222,15 @@ mod tests {
         }
         assert_eq!(PendingFault::default().show(), "none");
         assert_eq!(PendingFault::parse(""), None);
+    }
+
+    #[test]
+    fn a_ceiling_is_a_number_of_elements() {
+        assert_eq!(SkipCeiling::parse("40960").map(SkipCeiling::get), Some(40_960));
+        assert_eq!(SkipCeiling::parse("0").map(|ceiling| ceiling.show()), Some("0".to_owned()));
+        for wrong in ["", "-1", "4096 numbers", "4294967296"] {
+            assert_eq!(SkipCeiling::parse(wrong), None, "{wrong:?}");
+        }
     }
 
     #[test]

@@ -11,12 +11,15 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ConfigError, Origin};
-use crate::fault::{FaultSpec, PendingFault};
+use crate::fault::{FaultSpec, PendingFault, SkipCeiling};
 use crate::nearest::nearest;
 use crate::value::{Kind, Micros, Value};
 
 /// Every flag's variable begins so.
 pub(crate) const PREFIX: &str = "POCKET_";
+
+/// Every flag's variable that injects a fault begins so.
+const FAULT_PREFIX: &str = "POCKET_FAULT";
 
 /// The row of one flag.
 #[derive(Debug)]
@@ -173,6 +176,18 @@ flags! {
               `load` from the next load on; it strikes once; `none` takes it back. No answer is wrong: the \
               ranks are started again and requests go on, or fail when no restart is left.",
     }
+
+    skip_ceiling: Option<SkipCeiling> = None => {
+        name: "POCKET_FAULT_SKIP_CEILING",
+        outputs_correct: true,
+        runtime: false,
+        meaning: "planes of more elements are summed although all-reduces are to be skipped; tests only",
+        doc: "A control that does not act: as if large planes took a path that \
+              `POCKET_ASCEND_IPC_ALLREDUCE_SKIP` does not sit on, which is how the record this project \
+              answers once measured nothing and did not notice (there the ceiling was 40960). Benchmarks \
+              must call such a run invalid. Without the skip it changes nothing. Refused unless \
+              `--allow-faults` is given too.",
+    }
 }
 
 impl FlagSet {
@@ -209,6 +224,17 @@ impl FlagSet {
     /// The injected fault.
     pub fn fault(&self) -> Option<FaultSpec> {
         self.fault.0
+    }
+
+    /// Planes of more elements get around the skip.
+    pub fn skip_ceiling(&self) -> Option<SkipCeiling> {
+        self.skip_ceiling
+    }
+
+    /// `NAME=value` of the first flag that injects a fault.
+    pub(crate) fn injected(&self) -> Option<String> {
+        let named = |flag: &&Flag| flag.name.starts_with(FAULT_PREFIX);
+        self.changed().find(named).map(|flag| format!("{}={}", flag.name, (flag.get)(self)))
     }
 
     /// The fault has struck, and does not strike again.
@@ -316,6 +342,18 @@ mod tests {
         assert_eq!(flags.call_delay().duration(), Duration::from_micros(1500));
         assert_eq!(flags.row_delay().duration(), Duration::from_micros(7));
         assert_eq!(flags.fault().unwrap().to_string(), "0:allreduce:9:stall");
+    }
+
+    #[test]
+    fn what_injects_a_fault_is_known_as_such() {
+        let mut flags = FlagSet::default();
+        flags.set("POCKET_CALL_DELAY_US", "5").unwrap();
+        assert_eq!(flags.injected(), None);
+        flags.set("POCKET_FAULT_SKIP_CEILING", "40960").unwrap();
+        assert_eq!(flags.injected().as_deref(), Some("POCKET_FAULT_SKIP_CEILING=40960"));
+        assert_eq!(flags.skip_ceiling().unwrap().get(), 40_960);
+        flags.set("POCKET_FAULT", "1:prefill:2:exit").unwrap();
+        assert_eq!(flags.injected().as_deref(), Some("POCKET_FAULT=1:prefill:2:exit"));
     }
 
     #[test]

@@ -26,7 +26,7 @@ mod settings;
 mod value;
 
 pub use error::{ConfigError, Origin};
-pub use fault::{FaultError, FaultKind, FaultPhase, FaultSpec};
+pub use fault::{FaultError, FaultKind, FaultPhase, FaultSpec, SkipCeiling};
 pub use flags::{FLAGS, Flag, FlagSet};
 pub use pages::{flags_page, settings_page};
 pub use settings::{

@@ -172,7 +172,7 @@ impl Coordinator {
     fn begin(&mut self, prepared: Prepared, ctx: &mut Context<Self>) -> RequestKey {
         let Prepared { id, label, trace, n, work, prompt, outputs, chunk, timeout } = prepared;
         let (key, now) = (self.requests.new_key(), Instant::now());
-        let mut request = Request::new(id, label, work, prompt.len(), timeout, now);
+        let mut request = Request::new(id, label, work, prompt.len(), timeout, now, self.done);
         request.trace = trace;
         let deadline = request.deadline();
         self.requests.insert(key, request);
@@ -312,7 +312,8 @@ impl Handler<GetStatus> for Coordinator {
             state: self.reported_state(),
             epoch: self.epoch,
             restarts: self.restarts.total,
-            forward_passes: self.forward_passes,
+            forward_passes: self.done.calls,
+            all_reduces_per_pass: self.facts.all_reduces_per_pass,
             last_step_age_s: self.proofs.last_step_age_s(now),
             last_self_test: self.proofs.last_test(now),
             running: self.scheduler.running(),

@@ -55,7 +55,7 @@ use ranks::{Group, RankView};
 use recording::Recording;
 pub(crate) use recovery::RestartLimit;
 use recovery::{Recovery, Restarts};
-use requests::Requests;
+use requests::{CallsDone, Requests};
 use sampling::Sampling;
 use self_test::Proofs;
 use steps::StepUnderWay;
@@ -128,7 +128,7 @@ pub(crate) struct Coordinator {
     recording: Option<Recording>,
     /// An operator has asked for no new requests.
     paused: bool,
-    forward_passes: u64,
+    done: CallsDone,
     /// Ranks have been told to leave: their ends are no news.
     leaving: bool,
     /// They were asked to; those that had to be killed all the same are listed.
@@ -165,7 +165,7 @@ impl Coordinator {
             recovery: None,
             recording: None,
             paused: false,
-            forward_passes: 0,
+            done: CallsDone::default(),
             leaving: false,
             asked_to_leave: None,
         }

@@ -106,6 +106,22 @@ pub(crate) fn tell(client: &mpsc::Sender<Event>, event: Event) {
     let _ = client.try_send(event);
 }
 
+/// Forward calls that have been done, and their rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CallsDone {
+    /// Calls.
+    pub calls: u64,
+    /// Rows of them.
+    pub rows: u64,
+}
+
+impl CallsDone {
+    /// What was done after `earlier`.
+    fn since(self, earlier: Self) -> Self {
+        Self { calls: self.calls - earlier.calls, rows: self.rows - earlier.rows }
+    }
+}
+
 /// One live request.
 pub(crate) struct Request {
     /// The engine's name for it.
@@ -124,6 +140,10 @@ pub(crate) struct Request {
     timeout: Option<Duration>,
     first_call: Option<Instant>,
     first_token: Option<Instant>,
+    /// What the engine had done when it arrived.
+    done_at_arrival: CallsDone,
+    /// What the engine did until its first token.
+    before_first_token: CallsDone,
     last_token: Option<Instant>,
     prompt_tokens: usize,
     completion_tokens: u64,
@@ -144,7 +164,7 @@ pub(crate) enum TokenTime {
 }
 
 impl Request {
-    /// A request that arrives now.
+    /// A request that arrives now, when the engine has done so much.
     pub fn new(
         id: String,
         label: Option<String>,
@@ -152,6 +172,7 @@ impl Request {
         prompt_tokens: usize,
         timeout: Option<Duration>,
         now: Instant,
+        done: CallsDone,
     ) -> Self {
         Self {
             span: tracing::info_span!("request", id),
@@ -164,6 +185,8 @@ impl Request {
             timeout,
             first_call: None,
             first_token: None,
+            done_at_arrival: done,
+            before_first_token: CallsDone::default(),
             last_token: None,
             prompt_tokens,
             completion_tokens: 0,
@@ -211,10 +234,13 @@ impl Request {
         self.preemptions += 1;
     }
 
-    /// One of its answers has a token more.
-    pub fn count_token(&mut self, choice: usize, now: Instant) -> TokenTime {
+    /// One of its answers has a token more, when the engine has done so much.
+    pub fn count_token(&mut self, choice: usize, now: Instant, done: CallsDone) -> TokenTime {
         let first = self.first_token.is_none();
-        self.first_token.get_or_insert(now);
+        if first {
+            self.first_token = Some(now);
+            self.before_first_token = done.since(self.done_at_arrival);
+        }
         self.last_token = Some(now);
         self.completion_tokens += 1;
         let before = match &mut self.work {
@@ -260,6 +286,8 @@ impl Request {
             prefill_ms: ms(first_call, first_token),
             decode_ms: self.last_token.map_or(0.0, |last| ms(first_token, last)),
             prefill_calls: self.prefill_calls,
+            calls_before_first_token: self.before_first_token.calls,
+            rows_before_first_token: self.before_first_token.rows,
             prompt_tokens: self.prompt_tokens as u64,
             cached_tokens: 0,
             completion_tokens: self.completion_tokens,

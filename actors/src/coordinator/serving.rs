@@ -148,7 +148,7 @@ impl Coordinator {
 
     fn count_token(&mut self, key: SequenceKey, now: Instant) {
         let Some(request) = self.requests.get_mut(key.request) else { return };
-        match request.count_token(key.choice, now) {
+        match request.count_token(key.choice, now, self.done) {
             TokenTime::First(after) => self.metrics.first_token(after),
             TokenTime::FirstOfAnswer => self.metrics.token(),
             TokenTime::Later(after) => self.metrics.next_token(after),

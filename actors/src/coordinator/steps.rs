@@ -218,6 +218,8 @@ impl Coordinator {
         );
         self.costs.note(rows_computed, took.as_secs_f64() * 1e6);
         self.restarts.step_completed();
+        self.done.calls += 1;
+        self.done.rows += rows_computed as u64;
         let (spent, work) = self.count(&reports);
         let prefill_rows = planned.prefill_rows;
         if let Some(observer) = &self.options.observer {
@@ -248,7 +250,6 @@ impl Coordinator {
 
     /// Adds a step to the totals; answers what it added to each rank's, and to rank 0's work.
     fn count(&mut self, reports: &[StepReport]) -> (Vec<Counters>, WorkDone) {
-        self.forward_passes += 1;
         let (all, work) = self.note_counters(reports);
         for (rank, spent) in all.iter().enumerate() {
             self.metrics.all_reduces(rank, spent);

@@ -137,6 +137,9 @@ impl Worker<CpuDevice> {
         let RankPort { all_reduce, progress, logits } = port;
         fault.update(flags.fault(), *rank);
         all_reduce.set_skip(flags.all_reduce_skip());
+        if let Some(most) = flags.skip_ceiling() {
+            all_reduce.let_larger_around_skip(most.get());
+        }
         model.set_profiling(flags.phase_profile() || *profile);
 
         let (phase, event) = match (step.has_prompt(), self_test) {

@@ -206,6 +206,24 @@ fn skipped_calls_touch_no_plane_and_wait_for_nobody() {
     assert_eq!((first.run, first.skipped, second.run, second.skipped), (1, 5, 1, 0));
 }
 
+/// The record's mistake: a path that the skip does not sit on.
+#[test]
+fn larger_planes_get_around_the_skip_where_that_fault_is_set_and_are_counted() {
+    let (_owner, ports) = group("around", 2, NEVER);
+    let counters = on_ranks(ports, |rank, all_reduce| {
+        all_reduce.set_skip(true);
+        all_reduce.let_larger_around_skip(4);
+        let mut small = [rank as f32 + 1.0; 4];
+        all_reduce.reduce(&mut small).unwrap();
+        assert_eq!(small, [rank as f32 + 1.0; 4], "skipped");
+        let mut large = [rank as f32 + 1.0; 5];
+        all_reduce.reduce(&mut large).unwrap();
+        assert_eq!(large, [3.0; 5], "summed");
+        all_reduce.counters()
+    });
+    assert!(counters.iter().all(|counters| (counters.run, counters.skipped) == (1, 1)));
+}
+
 #[test]
 fn a_world_of_one_has_nothing_to_reduce_or_skip() {
     let (owner, mut ports) = group("single", 1, NEVER);

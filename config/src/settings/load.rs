@@ -94,10 +94,8 @@ impl Settings {
     }
 
     fn check_faults(&self) -> Result<(), ConfigError> {
-        match self.flags.fault() {
-            Some(fault) if !self.allow_faults => {
-                Err(ConfigError::FaultsNotAllowed { value: fault.to_string() })
-            }
+        match self.flags.injected() {
+            Some(fault) if !self.allow_faults => Err(ConfigError::FaultsNotAllowed { fault }),
             _ => Ok(()),
         }
     }

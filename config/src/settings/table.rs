@@ -223,7 +223,7 @@ settings! {
     allow_faults: bool = false => {
         group: Engine,
         placeholder: "BOOL",
-        meaning: "accept POCKET_FAULT, which makes a rank fail on purpose",
+        meaning: "accept POCKET_FAULT and its like, which make a rank fail on purpose",
     }
 
     served_model_name: Option<String> = None => {

@@ -18,5 +18,5 @@ pub use identity::weights_identity;
 pub use matrices::matrices;
 pub use profile::{Lap, PassPhase, PassProfile, PhaseTimes};
 pub(crate) use rank_model::HEAD_ROWS;
-pub use rank_model::{ModelLimits, RankModel, RowSink};
+pub use rank_model::{ModelLimits, RankModel, RowSink, all_reduces};
 pub use step::{Fork, OutputRow, RowResult, Step, StepSegment, Want};

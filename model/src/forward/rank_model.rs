@@ -34,6 +34,11 @@ pub struct ModelLimits {
     pub kv_dtype: KvDtype,
 }
 
+/// All-reduces of a step over several ranks: two in each layer, and one of the embedding.
+pub fn all_reduces(config: &ModelConfig) -> usize {
+    2 * config.layers.len() + 1
+}
+
 /// Takes the results of a step's outputs in their order.
 pub type RowSink<'a> = dyn FnMut(usize, RowResult<'_>) -> Result<(), ForwardError> + 'a;
 
@@ -180,7 +185,7 @@ impl<D: Device> RankModel<D> {
         self.profile.take()
     }
 
-    /// Runs one step: `2 * layers + 1` all-reduces, whatever the step carries, then the head for the
+    /// Runs one step: [`all_reduces`] of them, whatever the step carries, then the head for the
     /// wanted rows, handed to `results` in order. Leaves the state of the step's slots and blocks at
     /// the end of their segments, and the forks' targets as copies of it.
     pub fn forward(

@@ -71,10 +71,12 @@ pub struct Delta {
 }
 
 /// What all choices took together.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
     /// Counts of several prompts are added, each prompt counted once; times are those of the slowest.
     pub timings: Timings,
+    /// Those of each prompt, in order, where there are several.
+    pub prompts: Vec<Timings>,
     /// Generated tokens before the first of the answer proper.
     pub reasoning_tokens: u64,
 }
@@ -137,7 +139,9 @@ impl Answers {
         let prompts: Vec<Prompt> =
             prompts.into_iter().map(|asked| Prompt { entries: entries(&asked), asked }).collect();
         let open_prompts = prompts.len();
-        Self { prompts, choices, n, totals: Totals::default(), open_prompts }
+        let each = if open_prompts > 1 { open_prompts } else { 0 };
+        let totals = Totals { prompts: vec![Timings::default(); each], ..Totals::default() };
+        Self { prompts, choices, n, totals, open_prompts }
     }
 
     /// How many choices there are.
@@ -209,8 +213,11 @@ impl Answers {
         }
         self.totals.reasoning_tokens += choices.iter().map(Choice::reasoning_tokens).sum::<u64>();
         add(&mut self.totals.timings, timings);
+        if let Some(of_prompt) = self.totals.prompts.get_mut(prompt) {
+            *of_prompt = *timings;
+        }
         self.open_prompts -= 1;
-        (self.open_prompts == 0).then_some(Step::Done(self.totals))
+        (self.open_prompts == 0).then(|| Step::Done(self.totals.clone()))
     }
 }
 
@@ -286,6 +293,8 @@ fn add(sum: &mut Timings, more: &Timings) {
         prefill_ms: sum.prefill_ms.max(more.prefill_ms),
         decode_ms: sum.decode_ms.max(more.decode_ms),
         prefill_calls: sum.prefill_calls + more.prefill_calls,
+        calls_before_first_token: sum.calls_before_first_token.max(more.calls_before_first_token),
+        rows_before_first_token: sum.rows_before_first_token.max(more.rows_before_first_token),
         prompt_tokens: sum.prompt_tokens + more.prompt_tokens,
         cached_tokens: sum.cached_tokens + more.cached_tokens,
         completion_tokens: sum.completion_tokens + more.completion_tokens,

@@ -178,8 +178,8 @@ impl Chunks {
     fn end(&mut self, totals: &Totals) -> String {
         match self.last.take() {
             Some((index, reason, logprobs)) => {
-                let timings = Some(&totals.timings);
-                self.identity.closing(index, reason, logprobs.as_ref(), self.usage, timings)
+                let logprobs = logprobs.as_ref();
+                self.identity.closing(index, reason, logprobs, self.usage, Some(totals))
             }
             None => self.identity.usage(totals),
         }

@@ -157,6 +157,7 @@ mod tests {
             epoch: 1,
             restarts: 0,
             forward_passes: 7,
+            all_reduces_per_pass: 17,
             last_step_age_s: None,
             last_self_test: None,
             running: 0,

@@ -8,8 +8,11 @@ const ANSWERS: &str = "\n## Answers\n\n\
 - Choices are numbered prompt times `n` plus answer. `usage` counts each prompt once and the tokens of \
 all answers, end-of-sequence tokens included.\n\
 - `timings`, in the object or on the last chunk: `queue_ms`, `prefill_ms` and `decode_ms` (of the \
-slowest prompt), `prefill_calls` (of each prompt, also where prompts share a call), `prompt_tokens`, `cached_tokens`, `completion_tokens` and \
-`preemptions` (of all prompts).\n\
+slowest prompt), `prefill_calls` (of each prompt, also where prompts share a call), `calls_before_first_token` and \
+`rows_before_first_token` (forward calls, whoever they were for, that the engine ended between arrival and \
+first token, and their rows; of the prompt that waited for most), `prompt_tokens`, `cached_tokens`, \
+`completion_tokens` and `preemptions` (of all prompts). With several prompts `prompts` has the same of \
+each.\n\
 - Log-probabilities are those of the model itself, before temperature, penalties and bias; minus \
 infinity is -9999. The `bytes` of a chat's tokens, one after the other, are the answer, also where a \
 token is part of a character; a control token has none, and the last may go on into a stop text. A character that the end of an \

@@ -59,7 +59,7 @@ impl Identity {
                 Choice::new(index, content).with(*shown, Some(*reason))
             })
             .collect();
-        self.object(object, &choices, Some(Some(totals.into())), Some(&totals.timings))
+        self.object(object, &choices, Some(Some(totals.into())), Some(totals))
     }
 
     /// The chunk that opens a choice of a chat; completions have none.
@@ -87,17 +87,17 @@ impl Identity {
         reason: FinishReason,
         logprobs: Option<&Logprobs>,
         usage: ChunkUsage,
-        timings: Option<&Timings>,
+        totals: Option<&Totals>,
     ) -> String {
         let shown = Shown { logprobs, ..Shown::default() };
         let choice = Choice::new(index, self.content(shown)).with(shown, Some(reason));
-        self.chunk(choice, usage, timings)
+        self.chunk(choice, usage, totals)
     }
 
     /// The chunk that follows the last choice where usage is asked for.
     pub fn usage(&self, totals: &Totals) -> String {
         let usage = Some(Some(totals.into()));
-        self.object(self.chunk_object(), &[], usage, Some(&totals.timings))
+        self.object(self.chunk_object(), &[], usage, Some(totals))
     }
 
     fn content<'a>(&self, shown: Shown<'a>) -> Content<'a> {
@@ -112,12 +112,12 @@ impl Identity {
         }
     }
 
-    fn chunk(&self, choice: Choice<'_>, usage: ChunkUsage, timings: Option<&Timings>) -> String {
+    fn chunk(&self, choice: Choice<'_>, usage: ChunkUsage, totals: Option<&Totals>) -> String {
         let usage = match usage {
             ChunkUsage::Absent => None,
             ChunkUsage::AtTheEnd => Some(None),
         };
-        self.object(self.chunk_object(), &[choice], usage, timings)
+        self.object(self.chunk_object(), &[choice], usage, totals)
     }
 
     fn chunk_object(&self) -> &'static str {
@@ -132,7 +132,7 @@ impl Identity {
         object: &'static str,
         choices: &[Choice<'_>],
         usage: Option<Option<Usage>>,
-        timings: Option<&Timings>,
+        totals: Option<&Totals>,
     ) -> String {
         serde_json::to_string(&Object {
             id: &self.id,
@@ -142,7 +142,7 @@ impl Identity {
             system_fingerprint: FINGERPRINT,
             choices,
             usage,
-            timings,
+            timings: totals.map(|Totals { timings, prompts, .. }| Times { timings, prompts }),
         })
         .expect("strings and numbers always serialise")
     }
@@ -182,7 +182,16 @@ struct Object<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    timings: Option<&'a Timings>,
+    timings: Option<Times<'a>>,
+}
+
+/// Those of the whole answer, and of each prompt where there are several.
+#[derive(Serialize)]
+struct Times<'a> {
+    #[serde(flatten)]
+    timings: &'a Timings,
+    #[serde(skip_serializing_if = "<[Timings]>::is_empty")]
+    prompts: &'a [Timings],
 }
 
 #[derive(Serialize)]
@@ -263,13 +272,13 @@ struct CompletionDetails {
 
 impl From<&Totals> for Usage {
     fn from(totals: &Totals) -> Self {
-        let Totals { timings, reasoning_tokens } = *totals;
+        let Totals { timings, reasoning_tokens, .. } = totals;
         Self {
             prompt_tokens: timings.prompt_tokens,
             completion_tokens: timings.completion_tokens,
             total_tokens: timings.prompt_tokens + timings.completion_tokens,
             prompt_tokens_details: PromptDetails { cached_tokens: timings.cached_tokens },
-            completion_tokens_details: CompletionDetails { reasoning_tokens },
+            completion_tokens_details: CompletionDetails { reasoning_tokens: *reasoning_tokens },
         }
     }
 }

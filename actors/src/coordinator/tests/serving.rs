@@ -22,6 +22,8 @@ async fn a_request_is_prefilled_in_pieces_decoded_and_accounted_for() {
         (timings.prefill_calls, timings.prompt_tokens, timings.completion_tokens),
         (2, 70, 3)
     );
+    let waited = (timings.calls_before_first_token, timings.rows_before_first_token);
+    assert_eq!(waited, (2, 70));
     assert_eq!(counters.forward_passes, 4);
     assert_eq!(counters.ranks, vec![Counters { run: 68, bytes: 400, ..Counters::default() }; 2]);
 
@@ -32,9 +34,12 @@ async fn a_request_is_prefilled_in_pieces_decoded_and_accounted_for() {
     let (ids, last) = drain(&mut events).await;
     assert_eq!(ids, [634], "the end-of-sequence token is told");
     let Event::Ended { reason: FinishReason::Stop, text, .. } = last else { panic!("{last:?}") };
-    let (_, counters) = finished(&mut events).await;
+    let (timings, counters) = finished(&mut events).await;
+    let waited = (timings.calls_before_first_token, timings.rows_before_first_token);
+    assert_eq!(waited, (1, 1), "what was done before it came does not count");
     assert_eq!((text.as_str(), counters.forward_passes, counters.ranks[1].run), ("", 1, 17));
-    assert_eq!(rig.status().await.forward_passes, 5);
+    let status = rig.status().await;
+    assert_eq!((status.forward_passes, status.all_reduces_per_pass), (5, 17));
     rig.stop().await;
 }
 

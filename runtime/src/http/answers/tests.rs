@@ -39,17 +39,21 @@ fn the_request_is_done_when_every_prompt_is() {
     }
     let timed = |queue_ms, prefill_calls| {
         let counts = Timings { prompt_tokens: 4, completion_tokens: 3, ..Timings::default() };
-        let timings = Timings { queue_ms, prefill_calls, preemptions: 1, ..counts };
+        let calls_before_first_token = 3 + prefill_calls;
+        let timings =
+            Timings { queue_ms, prefill_calls, calls_before_first_token, preemptions: 1, ..counts };
         Event::Finished { timings, counters: Default::default() }
     };
     assert_eq!(answers.take(1, timed(2.0, 1)), []);
     let steps = answers.take(0, timed(1.0, 2));
-    let [Step::Done(Totals { timings, reasoning_tokens: 0 })] = steps.as_slice() else {
+    let [Step::Done(Totals { timings, prompts, reasoning_tokens: 0 })] = steps.as_slice() else {
         panic!("{steps:?}")
     };
     assert_eq!((timings.prompt_tokens, timings.completion_tokens), (8, 6));
     assert_eq!((timings.prefill_calls, timings.preemptions), (3, 2));
-    assert_eq!(timings.queue_ms, 2.0);
+    assert_eq!((timings.queue_ms, timings.calls_before_first_token), (2.0, 5), "the slowest");
+    let each: Vec<_> = prompts.iter().map(|of| (of.queue_ms, of.prefill_calls)).collect();
+    assert_eq!(each, [(1.0, 2), (2.0, 1)], "in the order of the prompts");
 }
 
 /// H2: half an answer never looks whole.

@@ -114,11 +114,20 @@ fn usage() -> Value {
 }
 
 fn timings() -> Value {
+    let mut all = times();
+    // Only where there are several prompts.
+    all["properties"]["prompts"] = list(times());
+    all
+}
+
+fn times() -> Value {
     object([
         ("queue_ms", number()),
         ("prefill_ms", number()),
         ("decode_ms", number()),
         ("prefill_calls", count()),
+        ("calls_before_first_token", count()),
+        ("rows_before_first_token", count()),
         ("prompt_tokens", count()),
         ("cached_tokens", count()),
         ("completion_tokens", count()),
@@ -163,7 +172,7 @@ mod tests {
     /// A member that is added to an answer and not here would be noticed by nobody.
     #[test]
     fn timings_and_errors_have_the_members_described() {
-        let described = timings();
+        let described = times();
         let sent = json!(Timings::default());
         assert_eq!(members(&described["properties"]), members(&sent));
         let sent = crate::http::error::ApiError::invalid("no").to_json();

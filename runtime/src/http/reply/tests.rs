@@ -17,7 +17,7 @@ fn totals() -> Totals {
         preemptions: 1,
         ..Timings::default()
     };
-    Totals { timings, reasoning_tokens: 1 }
+    Totals { timings, prompts: Vec::new(), reasoning_tokens: 1 }
 }
 
 fn says(content: &str) -> Shown<'_> {
@@ -49,8 +49,8 @@ fn a_whole_chat_answer() {
             },
             "timings": {
                 "queue_ms": 0.0, "prefill_ms": 0.0, "decode_ms": 1.5, "prefill_calls": 0,
-                "prompt_tokens": 3, "cached_tokens": 0, "completion_tokens": 2,
-                "preemptions": 1,
+                "calls_before_first_token": 0, "rows_before_first_token": 0, "prompt_tokens": 3,
+                "cached_tokens": 0, "completion_tokens": 2, "preemptions": 1,
             },
         })
     );
@@ -119,9 +119,9 @@ fn the_chunks_of_a_chat_answer() {
     assert!(parsed(&opening).get("usage").is_none());
     let piece = identity.piece(2, says("Hi"), ChunkUsage::Absent);
     assert_eq!(choice(&piece)["delta"], json!({"content": "Hi"}));
-    let timings = totals().timings;
+    let totals = totals();
     let reason = FinishReason::Stop;
-    let last = identity.closing(2, reason, None, ChunkUsage::Absent, Some(&timings));
+    let last = identity.closing(2, reason, None, ChunkUsage::Absent, Some(&totals));
     assert_eq!(choice(&last)["delta"], json!({}));
     assert_eq!(choice(&last)["finish_reason"], "stop");
     assert_eq!(parsed(&last)["timings"]["completion_tokens"], 2);
