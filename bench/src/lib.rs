@@ -1,13 +1,15 @@
 //! What a benchmark of a serving daemon is made of: load, samples, fits, records and reports.
 //!
 //! - [`stats`]: summaries, least squares with errors and influence, intervals, ratios;
+//! - [`ab`]: two arms in turn, pair by pair;
+//! - [`arms`]: own servers with flags of their own, and the proof that these acted;
 //! - [`law`]: the cost of a prefill as calls, tokens and a constant, and what follows from it;
 //! - [`load`]: requests, arrival times and streams of any OpenAI-compatible server, and what its client
 //!   measures;
 //! - [`points`]: reading points from CSV and JSON; [`fit`]: what they say, as tables and plots;
 //! - [`ladder`]: the same load at rising widths;
 //! - [`limit`]: the largest sizes that start;
-//! - [`arms`]: servers of one's own;
+//! - [`prefill`]: the cost of a prefill call, measured, fitted and checked;
 //! - [`record`]: `record.json`, with what is needed to judge and to repeat a measurement;
 //! - [`report`]: pages, Markdown and text, with plots;
 //! - [`compare`]: two records beside each other.
@@ -15,6 +17,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod ab;
 pub mod arms;
 pub mod compare;
 pub mod fit;
@@ -23,6 +26,7 @@ pub mod law;
 pub mod limit;
 pub mod load;
 pub mod points;
+pub mod prefill;
 pub mod record;
 pub mod report;
 pub mod stats;

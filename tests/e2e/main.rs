@@ -5,8 +5,10 @@
 
 mod attack;
 mod bad_input;
+mod bench_ab;
 mod bench_ladder;
 mod bench_limit;
+mod bench_prefill;
 mod bench_serve;
 mod bits;
 mod busy;

@@ -51,7 +51,7 @@ impl Coordinator {
     fn check_fault(&self, flags: &FlagSet) -> Result<(), ControlError> {
         let Some(fault) = flags.fault() else { return Ok(()) };
         if !self.options.allow_faults {
-            let error = ConfigError::FaultsNotAllowed { value: fault.to_string() };
+            let error = ConfigError::FaultsNotAllowed { fault: format!("POCKET_FAULT={fault}") };
             return Err(ControlError::Invalid(error.to_string()));
         }
         self.check_rank(fault.rank)

@@ -1,14 +1,29 @@
-//! Own servers for the arms of a measurement: a `pocketd serve` of this same program with its own options
-//! and experiment flags, which nobody else gets.
+//! Own servers for the arms of a measurement, and the proof that what an arm was to do was done.
+//!
+//! An arm is a `pocketd serve` of this same program with its own options and experiment flags, which
+//! nobody else gets: see [`server`]. What it did is counted by the server itself ([`counters`]), and a
+//! flag that was to act must show in those counts ([`control`]).
 
+pub mod control;
+pub mod counters;
+pub mod fleet;
 mod log;
+mod random;
 pub mod server;
+pub mod tally;
+pub mod wave;
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+pub use control::{Act, Control};
+pub use counters::Counts;
+pub use fleet::Fleet;
+pub use random::RandomPrompts;
 pub use server::{Launch, OwnServer};
+pub use tally::{ArmCounts, described};
+pub use wave::{Prompt, Wave};
 
 /// Why an arm cannot be measured.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +72,16 @@ pub enum ArmError {
         /// What was asked.
         what: &'static str,
         /// Why not.
+        reason: String,
+    },
+    /// It answers with something else than was asked for.
+    #[error("the server of arm {arm:?} refused {what}: {reason}")]
+    Refused {
+        /// Whose.
+        arm: String,
+        /// What was asked.
+        what: &'static str,
+        /// Its answer.
         reason: String,
     },
 }

@@ -8,10 +8,13 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde::Serialize;
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
 use super::ArmError;
+use super::control::Control;
+use super::counters::Counts;
 use super::log::Log;
 use crate::record::command_line;
 
@@ -57,6 +60,11 @@ impl Launch {
         self
     }
 
+    /// What must be counted on such a server, as far as its flags say.
+    pub fn controls(&self) -> impl Iterator<Item = Control> {
+        self.flags.iter().filter_map(|(name, value)| Control::of_flag(name, value))
+    }
+
     /// The command line that starts such a server by hand, flags in front.
     pub fn command_line(&self) -> String {
         let settings = self.settings.iter().map(|(key, value)| option(key, value));
@@ -88,7 +96,11 @@ impl Launch {
         command.args(["--host=127.0.0.1", "--port=0", "--log-format=text", "--log-level=info"]);
         command.arg(option("control_socket", &folder.path().join("control.sock").display()));
         // A rank that fails is the end of a measurement, not a pause in it.
-        command.arg("--max-restarts=0").env("TMPDIR", folder.path());
+        command.arg("--max-restarts=0");
+        // A test of idle ranks would make whoever comes meanwhile wait.
+        command.arg("--self-test-interval=0");
+        command.arg(option("tied_to_parent", &std::process::id()));
+        command.env("TMPDIR", folder.path());
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         command
     }
@@ -209,9 +221,76 @@ impl OwnServer {
         self.url.as_deref().unwrap_or_default()
     }
 
+    /// A client for it.
+    pub fn client(&self) -> &reqwest::Client {
+        &self.client
+    }
+
     /// Its process.
     pub fn pid(&self) -> Option<u32> {
         self.child.id()
+    }
+
+    /// What it has counted so far.
+    pub async fn counts(&mut self) -> Result<Counts, ArmError> {
+        let health = self.get("/health").await?;
+        let metrics = self.get("/metrics").await?;
+        Counts::read(&health, &metrics).map_err(|reason| ArmError::Refused {
+            arm: self.arm().to_owned(),
+            what: "what it has counted",
+            reason,
+        })
+    }
+
+    /// Its version.
+    pub async fn version(&mut self) -> Result<String, ArmError> {
+        let text = self.get("/version").await?;
+        let version = serde_json::from_str::<Value>(&text).unwrap_or_default();
+        Ok(version["version"].as_str().unwrap_or_default().to_owned())
+    }
+
+    async fn get(&mut self, path: &'static str) -> Result<String, ArmError> {
+        let asked = self.client.get(format!("{}{path}", self.url())).timeout(ANSWER_LIMIT);
+        match asked.send().await {
+            Ok(reply) => match reply.text().await {
+                Ok(text) => Ok(text),
+                Err(error) => Err(self.silent(path, &error).await),
+            },
+            Err(error) => Err(self.silent(path, &error).await),
+        }
+    }
+
+    /// Posts JSON; an answer that is not 200 is an error with its body.
+    pub async fn post(
+        &mut self,
+        path: &'static str,
+        body: &impl Serialize,
+    ) -> Result<reqwest::Response, ArmError> {
+        let asked = self.client.post(format!("{}{path}", self.url())).json(body);
+        let reply = match asked.send().await {
+            Ok(reply) => reply,
+            Err(error) => return Err(self.silent(path, &error).await),
+        };
+        if reply.status().is_success() {
+            return Ok(reply);
+        }
+        let status = reply.status();
+        let reason = format!("{status}: {}", reply.text().await.unwrap_or_default());
+        Err(ArmError::Refused { arm: self.arm().to_owned(), what: path, reason })
+    }
+
+    /// Why there was no answer: what the server last said says more than what the client saw.
+    async fn silent(&mut self, what: &'static str, error: &reqwest::Error) -> ArmError {
+        if let Err(ended) = self.check().await {
+            return ended;
+        }
+        let mut reason = error.to_string();
+        let mut cause = std::error::Error::source(error);
+        while let Some(inner) = cause {
+            reason = format!("{reason}: {inner}");
+            cause = inner.source();
+        }
+        ArmError::Silent { arm: self.arm().to_owned(), what, reason }
     }
 
     /// Lets it drain and waits for its end; kills one that does not end.

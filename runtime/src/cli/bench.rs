@@ -1,7 +1,9 @@
 //! Options of `bench`.
 
+mod ab;
 mod ladder;
 mod limit;
+mod prefill;
 mod serve;
 
 use std::path::PathBuf;
@@ -12,8 +14,10 @@ use pocket_config::Sources;
 use super::settings::{BenchScope, CtlScope, SettingArgs};
 use super::values;
 
+pub use ab::AbArgs;
 pub use ladder::LadderArgs;
 pub use limit::LimitArgs;
+pub use prefill::PrefillArgs;
 pub use serve::{BackendName, DatasetName, ResultArgs, ServeBenchArgs, TargetArgs, WorkloadArgs};
 
 /// Options of `bench`.
@@ -39,6 +43,10 @@ pub enum Bench {
     Ladder(Box<LadderArgs>),
     /// The largest slots and context that start, and what the server above them says
     Limit(LimitArgs),
+    /// What a prefill call costs: calls and tokens taken apart, checked by a wave and by a control
+    Prefill(PrefillArgs),
+    /// Two servers that differ in flags or settings, measured in turn
+    Ab(AbArgs),
 }
 
 impl Bench {
@@ -52,6 +60,8 @@ impl Bench {
             // The server has settings, its client has none but those of logging.
             Bench::Serve(_) => Sources::of_process(None, Vec::new()),
             Bench::Compare(args) => args.settings.sources(),
+            Bench::Prefill(args) => args.settings.sources(),
+            Bench::Ab(args) => args.settings.sources(),
         }
     }
 }

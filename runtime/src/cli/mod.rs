@@ -16,15 +16,15 @@ use clap::{Args, Parser, Subcommand};
 use pocket_config::Sources;
 
 pub use bench::{
-    BackendName, Bench, BenchArgs, CompareArgs, DatasetName, LadderArgs, LimitArgs, ResultArgs,
-    RooflineArgs,
+    AbArgs, BackendName, Bench, BenchArgs, CompareArgs, DatasetName, LadderArgs, LimitArgs,
+    PrefillArgs, ResultArgs, RooflineArgs,
     ServeBenchArgs, TargetArgs, WaveArgs, WorkloadArgs,
 };
 pub use ctl::{Ctl, CtlArgs, CtlTarget, ProfileArgs, ProfileStep, StatusArgs};
 pub use fit::{FitArgs, WaveReading, Weights};
 pub use settings::{FlagsScope, InspectScope, OneShotScope, ServeScope, SettingArgs};
 pub use usage::report;
-pub use values::TokenIds;
+pub use values::{OfArm, TokenIds};
 
 /// Serves a Qwen3.5-family model split by tensor parallelism over rank processes.
 #[derive(Debug, Parser)]
@@ -85,6 +85,9 @@ pub struct ServeArgs {
     /// Print the memory plan as one JSON object
     #[arg(long, requires = "dry_run")]
     pub json: bool,
+    /// Stop with the process of this id, which started this one: a benchmark and its servers
+    #[arg(long, hide = true, value_name = "PID")]
+    pub tied_to_parent: Option<i32>,
     /// Settings.
     #[command(flatten)]
     pub settings: SettingArgs<ServeScope>,

@@ -212,9 +212,41 @@ pub fn percents(text: &str) -> Result<Percents, String> {
     text.split(',').map(one).collect::<Result<_, _>>().map(Percents)
 }
 
+/// A name that belongs to one of two arms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfArm {
+    /// 0 for A, 1 for B.
+    pub arm: usize,
+    /// The name.
+    pub name: String,
+}
+
+/// `a:NAME` or `b:NAME`.
+pub fn of_arm(text: &str) -> Result<OfArm, String> {
+    let (arm, name) = text.split_once(':').unwrap_or_default();
+    let arm = match arm {
+        "a" | "A" => 0,
+        "b" | "B" => 1,
+        _ => return Err("a:NAME or b:NAME is needed".to_owned()),
+    };
+    match name {
+        "" => Err("a:NAME or b:NAME is needed".to_owned()),
+        name => Ok(OfArm { arm, name: name.to_owned() }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_series_belongs_to_one_arm() {
+        let name = "pocket_forward_calls_total{kind=\"prefill\"}".to_owned();
+        assert_eq!(of_arm(&format!("b:{name}")), Ok(OfArm { arm: 1, name }));
+        for wrong in ["a:", "c:x", "pocket_x", ""] {
+            assert!(of_arm(wrong).is_err(), "{wrong:?}");
+        }
+    }
 
     #[test]
     fn objectives_are_of_metrics_that_every_answer_has() {

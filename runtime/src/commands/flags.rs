@@ -109,8 +109,8 @@ mod tests {
             (delay["name"].as_str(), delay["value"].as_u64()),
             (Some("POCKET_CALL_DELAY_US"), Some(0))
         );
-        let fault = json.as_array().unwrap().last().unwrap();
-        assert_eq!(fault["name"], "POCKET_FAULT");
+        let mut rows = json.as_array().unwrap().iter();
+        let fault = rows.find(|row| row["name"] == "POCKET_FAULT").unwrap();
         assert_eq!(
             (fault["value"].as_str(), fault["default"].as_str()),
             (Some("none"), Some("none"))

@@ -16,7 +16,10 @@ use std::time::Duration;
 use actix_web::dev::ServerHandle;
 use actix_web::rt::{self, System};
 use actix_web::web::Data;
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getppid};
 use pocket_actors::Engine;
 use pocket_actors::observe::Observer;
 use pocket_config::Settings;
@@ -50,6 +53,9 @@ pub fn run(settings: &Settings, args: &ServeArgs, log: FilterHandle) -> anyhow::
     if args.dry_run {
         return boot::prepare_to_serve(settings)?.print_plan(args.json);
     }
+    if let Some(parent) = args.tied_to_parent {
+        tie_to_parent(Pid::from_raw(parent))?;
+    }
     http::expect_long_names();
     // Before there are other threads.
     let sockets = Sockets::take()?;
@@ -60,6 +66,16 @@ pub fn run(settings: &Settings, args: &ServeArgs, log: FilterHandle) -> anyhow::
         let reload = Reload::listen(sources, settings.clone(), log.clone())?;
         serve(settings, connections, sockets, log, reload).await
     })
+}
+
+/// From now on the end of whoever started this process stops it, however that end came.
+fn tie_to_parent(parent: Pid) -> anyhow::Result<()> {
+    prctl::set_pdeathsig(Signal::SIGTERM).context("cannot tie this process to its parent")?;
+    // If it ended before that call, nobody will send the signal any more.
+    if getppid() != parent {
+        bail!("process {parent}, which this server was to stop with, is gone");
+    }
+    Ok(())
 }
 
 async fn serve(

@@ -1,13 +1,19 @@
-//! From settings to servers of a benchmark's own.
+//! From settings and `K=V` to servers of a benchmark's own.
 
 use anyhow::Context;
 use pocket_bench::arms::Launch;
 use pocket_bench::record::this_command;
-use pocket_config::{Group, SETTINGS, Setting, Settings};
+use pocket_config::{FlagSet, Group, SETTINGS, Setting, Settings};
 use uuid::Uuid;
 
+use crate::boot::Boot;
+use crate::failure::bad_input;
+
 /// Settings that every own server has its own way: see [`Launch`].
-const FIXED: [&str; 2] = ["max_restarts", "restart_window"];
+const FIXED: [&str; 3] = ["max_restarts", "restart_window", "self_test_interval"];
+
+/// Flags begin so.
+const FLAG_PREFIX: &str = "POCKET_";
 
 /// How a server with these settings and flags is started, whatever source they came from.
 pub fn base(settings: &Settings) -> anyhow::Result<Launch> {
@@ -29,6 +35,37 @@ pub fn base(settings: &Settings) -> anyhow::Result<Launch> {
 
 fn is_of_arms(setting: &Setting) -> bool {
     matches!(setting.group, Group::Model | Group::Engine) && !FIXED.contains(&setting.key)
+}
+
+/// Adds `K=V` to what a server is started with: a flag or a setting, checked as everywhere else.
+pub fn with(launch: Launch, key: &str, value: &str) -> anyhow::Result<Launch> {
+    if key.starts_with(FLAG_PREFIX) {
+        FlagSet::default().set(key, value)?;
+        return Ok(launch.flag(key, value));
+    }
+    let key = key.replace('-', "_");
+    let of_arms = || SETTINGS.iter().filter(|setting| is_of_arms(setting));
+    let found =
+        of_arms().find(|setting| setting.key == key || setting.older.contains(&key.as_str()));
+    let Some(setting) = found else {
+        let mut keys: Vec<&str> = of_arms().map(|setting| setting.key).collect();
+        keys.sort_by_key(|known| strsim::levenshtein(known, &key));
+        return Err(bad_input(format!(
+            "{key}={value}: there is no such setting of an engine; the nearest is {}, and experiment \
+             flags begin with {FLAG_PREFIX}",
+            keys.first().copied().unwrap_or_default()
+        )));
+    };
+    setting.check(value).map_err(|why| bad_input(format!("{key}={value} is refused: {why}")))?;
+    Ok(launch.setting(setting.key, value))
+}
+
+/// Whether servers beside each other would want more than four fifths of the memory that is free. Keys
+/// and values are left out: what a benchmark needs of them is little.
+pub fn crowd_memory(boot: &Boot, servers: usize) -> bool {
+    let kv: u64 = boot.plan.ranks.iter().map(|rank| rank.kv_cache).sum();
+    let each = boot.plan.total.saturating_sub(kv);
+    each.saturating_mul(servers as u64) > boot.plan.available.bytes / 5 * 4
 }
 
 /// The seed that was asked for or a fresh one, and the command that repeats the run with it.
@@ -59,5 +96,29 @@ mod tests {
         let launch = launch();
         assert_eq!(launch.settings, [("allow_faults".to_owned(), "1".to_owned())], "no port");
         assert_eq!(launch.flags, [("POCKET_CALL_DELAY_US".to_owned(), "7".to_owned())]);
+    }
+
+    #[test]
+    fn an_arm_adds_flags_and_settings_by_any_of_their_names() {
+        let launch = with(launch(), "POCKET_CALL_DELAY_US", "9").unwrap();
+        let launch = with(launch, "prefill-token-budget", "64").unwrap();
+        assert_eq!(launch.flags, [("POCKET_CALL_DELAY_US".to_owned(), "9".to_owned())]);
+        let budget = ("max_num_batched_tokens".to_owned(), "64".to_owned());
+        assert_eq!(launch.settings.last(), Some(&budget));
+    }
+
+    #[test]
+    fn what_no_engine_has_is_refused_with_the_nearest() {
+        for (key, value, part) in [
+            ("POCKET_CALL_DELAY", "9", "POCKET_CALL_DELAY_US"),
+            ("POCKET_CALL_DELAY_US", "soon", "microseconds"),
+            ("max_num_batched_token", "64", "max_num_batched_tokens"),
+            ("max_num_batched_tokens", "63", "64"),
+            ("port", "1", "no such setting of an engine"),
+            ("max_restarts", "1", "no such setting of an engine"),
+        ] {
+            let error = format!("{:#}", with(launch(), key, value).unwrap_err());
+            assert!(error.contains(part), "{key}={value}: {error}");
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! `pocketd bench`: measurements of this machine and this engine.
 
+mod ab;
 mod arms;
 mod compare;
 mod ladder;
 mod limit;
 mod own;
+mod prefill;
 mod prompts;
 mod roofline;
 mod serve;
@@ -24,5 +26,7 @@ pub fn run(settings: &Settings, what: &Bench) -> anyhow::Result<()> {
         Bench::Serve(args) => serve::run(args),
         Bench::Ladder(args) => ladder::run(settings, args),
         Bench::Limit(args) => limit::run(settings, args),
+        Bench::Prefill(args) => prefill::run(settings, args),
+        Bench::Ab(args) => ab::run(settings, args),
     }
 }

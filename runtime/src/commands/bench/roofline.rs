@@ -186,7 +186,10 @@ fn check(boot: &Boot, args: &RooflineArgs) -> anyhow::Result<()> {
 }
 
 /// Read bandwidth in bytes a second, and the arithmetic peak.
-fn measure_limits(threads: usize, seconds: f64) -> anyhow::Result<(f64, limits::FlopPeak)> {
+pub(super) fn measure_limits(
+    threads: usize,
+    seconds: f64,
+) -> anyhow::Result<(f64, limits::FlopPeak)> {
     let bandwidth = limits::read_bandwidth(threads, seconds)?;
     tracing::info!(
         threads,

@@ -1,0 +1,271 @@
+//! `bench ab`: two servers that differ in what they were started with, in turn, pair by pair.
+//!
+//! A pair is the same wave of prompts offered to both, A first in one pair and B first in the next
+//! (ABBA), so that neither a warm machine nor a drift favours one. Each measure is compared by the
+//! ratio of the pairs; flags that were to act are checked against the servers' counters around every
+//! wave.
+
+mod report;
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+pub use report::report;
+
+use crate::arms::control::note_once;
+use crate::arms::{ArmCounts, ArmError, Control, Fleet, Launch, RandomPrompts, Wave, described};
+use crate::record::{Invalid, Record};
+use crate::stats::{Ratio, RatioError, mean, median, paired_ratio};
+
+/// What both arms are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Workload {
+    /// Prompts offered at once.
+    pub prompts: usize,
+    /// Tokens of each.
+    pub prompt_tokens: usize,
+    /// Tokens generated for each.
+    pub output_tokens: usize,
+    /// Pairs of waves.
+    pub pairs: usize,
+}
+
+/// One arm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arm {
+    /// How its server is started.
+    pub launch: Launch,
+    /// What must be counted there, beside what its flags must do.
+    pub controls: Vec<Control>,
+}
+
+/// One wave of one pair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Which pair, from 0.
+    pub pair: usize,
+    /// Which arm: 0 for A, 1 for B.
+    pub arm: usize,
+    /// Seconds since the first wave.
+    pub at_s: f64,
+    /// What came of it.
+    pub wave: Wave,
+}
+
+/// One measure of both arms.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measure {
+    /// What it is, with its unit.
+    pub name: String,
+    /// Median of A.
+    pub a: f64,
+    /// Median of B.
+    pub b: f64,
+    /// B over A, from the pairs.
+    pub ratio: Ratio,
+}
+
+/// What `bench ab` finds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ab {
+    /// What distinguishes A, `K=V`.
+    pub a: Vec<String>,
+    /// What distinguishes B.
+    pub b: Vec<String>,
+    /// What both were asked.
+    pub workload: Workload,
+    /// The comparison.
+    pub measures: Vec<Measure>,
+    /// What each server did.
+    pub counts: Vec<ArmCounts>,
+    /// Every wave, in order of time.
+    pub samples: Vec<Sample>,
+    /// Version of the servers.
+    pub version: String,
+}
+
+/// Why there is no comparison.
+#[derive(Debug, thiserror::Error)]
+pub enum AbError {
+    /// An arm failed.
+    #[error(transparent)]
+    Arm(#[from] ArmError),
+    /// A measure has no ratio.
+    #[error("comparing {what}: {source}")]
+    Ratio {
+        /// Which.
+        what: &'static str,
+        /// Why not.
+        source: RatioError,
+    },
+}
+
+/// How a measure is read off a wave. The engine's times: a first token need not show any text.
+type Reading = fn(&Wave) -> Option<f64>;
+
+/// The measures, by name.
+const MEASURES: [(&str, Reading); 4] = [
+    ("mean TTFT, ms", |wave| mean(&ttft(wave))),
+    ("wave time (last first token), ms", |wave| ttft(wave).into_iter().reduce(f64::max)),
+    ("mean TPOT, ms", |wave| {
+        let tpot = wave.prompts.iter().filter_map(|prompt| prompt.engine.tpot_ms());
+        mean(&tpot.collect::<Vec<_>>())
+    }),
+    ("until the last token, ms", |wave| Some(wave.total_ms)),
+];
+
+fn ttft(wave: &Wave) -> Vec<f64> {
+    wave.prompts.iter().map(|prompt| prompt.engine.ttft_ms()).collect()
+}
+
+/// Offers the waves and fills a record that was made before. `told` hears how many waves are done.
+pub async fn run(
+    begun: Record<()>,
+    arms: &[Arm; 2],
+    names: [Vec<String>; 2],
+    workload: Workload,
+    fleet: &mut Fleet,
+    prompts: &mut RandomPrompts,
+    told: &mut dyn FnMut(usize),
+) -> Result<Record<Ab>, AbError> {
+    let mut counts: Vec<ArmCounts> = arms.iter().map(|arm| ArmCounts::of(&arm.launch)).collect();
+    let mut samples = Vec::new();
+    let mut invalid = Vec::new();
+    let mut version = String::new();
+    let lengths = vec![workload.prompt_tokens; workload.prompts];
+    // Both load before anything is measured.
+    if !fleet.is_alone() {
+        for (number, arm) in arms.iter().enumerate() {
+            fleet.get(number, &arm.launch, |_, _| {}).await?;
+        }
+    }
+    let began = Instant::now();
+    // The first pair warms up.
+    for pair in 0..=workload.pairs {
+        let wave = prompts.of(&lengths);
+        let turns = if pair % 2 == 0 { [0, 1] } else { [1, 0] };
+        for number in turns {
+            let arm = &arms[number];
+            let (server, fresh) = fleet.get(number, &arm.launch, |_, _| {}).await?;
+            if version.is_empty() {
+                version = server.version().await?;
+            }
+            if pair == 0 || fresh {
+                server.offer(&prompts.of(&lengths), workload.output_tokens).await?;
+            }
+            if pair == 0 {
+                continue;
+            }
+            let before = server.counts().await?;
+            let at_s = began.elapsed().as_secs_f64();
+            let wave = server.offer(&wave, workload.output_tokens).await?;
+            let after = server.counts().await?;
+            let mut wrong = before.changes(&arm.launch.arm, &after);
+            for control in arm.launch.controls().chain(arm.controls.iter().cloned()) {
+                wrong.extend(control.check(&before, &after));
+            }
+            if wave.cached_tokens() > 0 {
+                wrong.push(Invalid::PrefixCacheServed { tokens: wave.cached_tokens() });
+            }
+            note_once(&mut invalid, wrong);
+            counts[number].add(before, after);
+            samples.push(Sample { pair: pair - 1, arm: number, at_s, wave });
+            told(samples.len());
+        }
+    }
+    let [a, b] = names;
+    let measures = compare(&samples)?;
+    let ab = Ab { a, b, workload, measures, counts, samples, version };
+    let mut record = begun.map(|()| ab);
+    let servers = arms.iter().zip(&record.result.counts).map(|(arm, counts)| {
+        let server = described(&arm.launch, counts);
+        let version = Some(format!("pocketd {}", record.result.version));
+        crate::record::Server { version, ..server }
+    });
+    let servers: Vec<crate::record::Server> = servers.collect();
+    record.servers = servers;
+    record.warmed_up = true;
+    let cached = record.result.samples.iter().map(|sample| sample.wave.cached_tokens());
+    let (tokens, hits) = (cached.clone().sum(), cached.filter(|tokens| *tokens > 0).count());
+    record.cached_tokens = Some(tokens);
+    record.prefix_cache_hits = Some(hits as u64);
+    for reason in invalid {
+        record.invalidate(reason);
+    }
+    Ok(record)
+}
+
+/// Every measure that both arms have.
+fn compare(samples: &[Sample]) -> Result<Vec<Measure>, AbError> {
+    let mut measures = Vec::new();
+    for (what, reading) in MEASURES {
+        let of = |arm: usize| {
+            let mut of_arm: Vec<&Sample> = samples.iter().filter(|s| s.arm == arm).collect();
+            of_arm.sort_by_key(|sample| sample.pair);
+            of_arm.into_iter().map(|sample| reading(&sample.wave)).collect::<Option<Vec<f64>>>()
+        };
+        // One token has no time after the first.
+        let (Some(a), Some(b)) = (of(0), of(1)) else { continue };
+        let ratio = paired_ratio(&a, &b).map_err(|source| AbError::Ratio { what, source })?;
+        if let (Some(a), Some(b)) = (median(&a), median(&b)) {
+            measures.push(Measure { name: what.to_owned(), a, b, ratio });
+        }
+    }
+    Ok(measures)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arms::Prompt;
+    use crate::arms::wave::EngineTimes;
+
+    fn sample(pair: usize, arm: usize, ttft: [f64; 2], tokens: u64) -> Sample {
+        let prompt = |ttft_ms: f64| Prompt {
+            ttft_ms,
+            engine: EngineTimes {
+                prefill_ms: ttft_ms,
+                decode_ms: 3.0 * ttft_ms,
+                completion_tokens: tokens,
+                ..EngineTimes::default()
+            },
+        };
+        let prompts = ttft.map(prompt).to_vec();
+        let wave = Wave { wave_ms: 0.0, mean_ttft_ms: 0.0, total_ms: ttft[1] * 2.0, prompts };
+        Sample { pair, arm, at_s: 0.0, wave }
+    }
+
+    #[test]
+    fn arms_are_compared_pair_by_pair_whatever_their_turn() {
+        // The machine slows down twofold from pair to pair; B takes half of what A takes.
+        let samples = [
+            sample(0, 0, [10.0, 30.0], 4),
+            sample(0, 1, [5.0, 15.0], 4),
+            sample(1, 1, [10.0, 30.0], 4),
+            sample(1, 0, [20.0, 60.0], 4),
+        ];
+        let measures = compare(&samples).unwrap();
+        assert_eq!(measures.len(), 4);
+        for measure in &measures {
+            assert!((measure.ratio.ratio - 0.5).abs() < 1e-12, "{measure:?}");
+        }
+        assert_eq!((measures[0].a, measures[1].a), (30.0, 45.0), "means and last first tokens");
+        assert_eq!(measures[2].a, 30.0, "three tokens after the first");
+    }
+
+    #[test]
+    fn one_token_has_no_tpot() {
+        let samples = [sample(0, 0, [1.0, 2.0], 1), sample(0, 1, [1.0, 2.0], 1)];
+        let names: Vec<String> =
+            compare(&samples).unwrap().into_iter().map(|measure| measure.name).collect();
+        assert_eq!(names.len(), 3);
+        assert!(names.iter().all(|name| !name.contains("TPOT")));
+    }
+
+    #[test]
+    fn waves_without_a_partner_are_refused() {
+        let error = compare(&[sample(0, 0, [1.0, 2.0], 4)]).unwrap_err().to_string();
+        assert!(error.contains("comparing mean TTFT"), "{error}");
+    }
+}
