@@ -362,14 +362,14 @@ impl Measured {
         let Some(summary) = self.summary(metric) else { return Ok(()) };
         let name = metric.name().to_uppercase();
         writeln!(f, "{:-^60}", format!(" {} ", metric.title()))?;
-        let mut rows =
-            vec![("Mean".to_owned(), summary.mean), ("Median".to_owned(), summary.median)];
-        rows.extend(summary.percentiles.iter().map(|(p, value)| (format!("P{p}"), *value)));
+        let title = |which: &str| format!("{which} {name} (ms):");
+        let mut rows = vec![(title("Mean"), summary.mean), (title("Median"), summary.median)];
+        rows.extend(summary.percentiles.iter().map(|(p, value)| (title(&format!("P{p}")), *value)));
         if let Some(first) = self.first_chunks().filter(|_| metric == Metric::Ttft) {
-            rows.push(("Mean to first chunk,".to_owned(), first.mean));
+            rows.push(("Mean time to first chunk (ms):".to_owned(), first.mean));
         }
-        for (which, value) in rows {
-            writeln!(f, "{:<44}{value:>16.2}", format!("{which} {name} (ms):"))?;
+        for (title, value) in rows {
+            writeln!(f, "{title:<44}{value:>16.2}")?;
         }
         Ok(())
     }
@@ -386,11 +386,7 @@ impl fmt::Display for Overhead {
             known(self.cpu_us_per_chunk),
             known(self.timer_late_ms.mean),
             known(self.timer_late_ms.p99),
-        )?;
-        match &self.warning {
-            Some(warning) => writeln!(f, "warning: {warning}"),
-            None => Ok(()),
-        }
+        )
     }
 }
 

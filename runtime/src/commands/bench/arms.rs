@@ -73,7 +73,8 @@ pub fn seeded(asked: Option<u64>) -> (u64, String) {
     match asked {
         Some(seed) => (seed, this_command()),
         None => {
-            let (seed, _) = Uuid::new_v4().as_u64_pair();
+            // Short enough to be typed again, and for readers of JSON that have no whole numbers.
+            let seed = Uuid::new_v4().as_u64_pair().0 >> 32;
             (seed, format!("{} --seed {seed}", this_command()))
         }
     }
