@@ -5,7 +5,7 @@
 //! one prompt in one, two, four and eight calls; a wave under two budgets; the same wave merged and
 //! serial; a prompt with and without its all-reduces. [`measure`] runs it, every point once a round in
 //! an order of its own, with the servers' counters read around each. [`outcome`] fits and compares, and
-//! [`report`] shows it.
+//! [`mod@report`] shows it.
 
 pub mod facts;
 pub mod measure;

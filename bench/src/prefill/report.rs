@@ -73,31 +73,33 @@ fn short(coefficient: &Coefficient) -> String {
 }
 
 fn laws(section: &mut Section, prefill: &Prefill) -> Result<(), PlotError> {
-    let headings = [
-        ("fit", L),
-        ("ms a call (95 %)", R),
-        ("s.e.", R),
-        ("us a token (95 %)", R),
-        ("s.e.", R),
-        ("constant ms (95 %)", R),
-        ("s.e.", R),
-        ("R2", R),
-        ("largest residual, ms", R),
-        ("points", R),
-    ];
-    let mut table = Table::new(
+    let mut numbers = Table::new(
         "Weighted fits make distances relative to the value small, ordinary ones distances in milliseconds",
-        &headings,
+        &[
+            ("fit", L),
+            ("ms a call", R),
+            ("us a token", R),
+            ("constant ms", R),
+            ("R2", R),
+            ("largest residual ms", R),
+            ("points", R),
+        ],
+    );
+    let mut errors = Table::new(
+        "95 % intervals, and standard errors behind a plus and minus",
+        &[("fit", L), ("ms a call", R), ("us a token", R), ("constant ms", R)],
     );
     let Prefill { joint, length, wave_check, .. } = prefill;
     for (name, Fits { weighted, ordinary }) in
         [("joint", joint), ("one call each", length), ("wave check", wave_check)]
     {
         for (how, fit) in [("weighted", weighted), ("ordinary", ordinary)] {
-            table.row(law_row(&format!("{name}, {how}"), fit));
+            let name = format!("{name}, {how}");
+            numbers.row(law_row(&name, fit));
+            errors.row(error_row(name, fit));
         }
     }
-    section.table(table);
+    section.table(numbers).table(errors);
     section.text(
         "The joint fit takes calls and tokens apart by prompts of one length in several calls. With one \
          call each, a request's constant is part of its call. The wave check regresses each request's \
@@ -112,16 +114,32 @@ fn laws(section: &mut Section, prefill: &Prefill) -> Result<(), PlotError> {
     Ok(())
 }
 
+/// A law's three numbers, the constant where it has one.
+fn coefficients(fit: &LawFit) -> [Option<&Coefficient>; 3] {
+    [Some(fit.per_call_ms()), Some(fit.per_token_us()), fit.constant_ms()]
+}
+
 fn law_row(name: &str, fit: &LawFit) -> Vec<String> {
+    let value = |coefficient: Option<&Coefficient>| {
+        coefficient.map_or_else(|| "in the call".to_owned(), |found| number(found.value))
+    };
     let mut row = vec![name.to_owned()];
-    let (call, token) = (fit.per_call_ms(), fit.per_token_us());
-    for coefficient in [Some(call), Some(token), fit.constant_ms()] {
-        row.push(coefficient.map_or_else(|| "in the call".to_owned(), short));
-        row.push(or_dash(coefficient.and_then(|coefficient| coefficient.standard_error)));
-    }
+    row.extend(coefficients(fit).map(value));
     row.push(fit.fit.r_squared.map_or_else(|| "-".to_owned(), |share| format!("{share:.5}")));
     row.push(number(fit.fit.largest_residual()));
     row.push(fit.points.len().to_string());
+    row
+}
+
+fn error_row(name: String, fit: &LawFit) -> Vec<String> {
+    let error = |coefficient: Option<&Coefficient>| match coefficient {
+        Some(found) => {
+            format!("{} \u{b1} {}", interval(found.interval), or_dash(found.standard_error))
+        }
+        None => String::new(),
+    };
+    let mut row = vec![name];
+    row.extend(coefficients(fit).map(error));
     row
 }
 
@@ -146,33 +164,28 @@ fn points(section: &mut Section, prefill: &Prefill) {
         ("for", L),
         ("tokens", R),
         ("calls", R),
-        ("rounds", R),
         ("TTFT p50 ms", R),
-        ("mean ms", R),
-        ("least ms", R),
-        ("engine's prefill ms", R),
+        ("mean", R),
+        ("engine ms", R),
         ("fitted ms", R),
         ("residual ms", R),
-        ("residual", R),
+        ("%", R),
     ];
-    let mut table = Table::new(
-        "Tokens and calls are the engine's own counts; the fit is the weighted joint one",
-        &headings,
-    );
+    let caption = "Tokens and calls are the engine's own counts, and so is its prefill; the fit is the \
+                   weighted joint one";
+    let mut table = Table::new(caption, &headings);
     let residuals = &prefill.joint.weighted.fit.residuals;
     for (point, residual) in prefill.points.iter().zip(residuals) {
         table.row([
             point.purpose.name().to_owned(),
             point.tokens.to_string(),
             point.calls.to_string(),
-            point.rounds.to_string(),
             number(point.ttft_p50_ms),
             number(point.ttft_mean_ms),
-            number(point.ttft_min_ms),
             number(point.engine_prefill_p50_ms),
             number(residual.fitted),
             number(residual.residual),
-            percent(residual.residual / residual.fitted),
+            format!("{:.1}", residual.residual / residual.fitted * 100.0),
         ]);
     }
     section.table(table);
@@ -180,46 +193,37 @@ fn points(section: &mut Section, prefill: &Prefill) {
 
 fn merging(section: &mut Section, prefill: &Prefill) -> Result<(), PlotError> {
     let merge = &prefill.merge;
-    let headings = [
-        ("", L),
-        ("serial wave ms", R),
-        ("merged wave ms", R),
-        ("gain in wave time", R),
-        ("off", R),
-        ("gain in mean TTFT", R),
-        ("off", R),
-    ];
-    let mut table = Table::new("", &headings);
-    table.row([
-        "measured".to_owned(),
-        number(merge.serial.wave_ms),
-        number(merge.merged.wave_ms),
-        ratio(&merge.wave_gain),
-        String::new(),
-        ratio(&merge.mean_ttft_gain),
-        String::new(),
-    ]);
+    let mut times =
+        Table::new("Until the last first token, ms", &[("", L), ("serial", R), ("merged", R)]);
+    let mut gains = Table::new(
+        "Serial over merged; off is what the law says over what was measured, less one",
+        &[("", L), ("wave time", R), ("off", R), ("mean TTFT", R), ("off", R)],
+    );
+    let none = String::new;
+    let measured = || "measured".to_owned();
+    times.row([measured(), number(merge.serial.wave_ms), number(merge.merged.wave_ms)]);
+    gains.row([measured(), ratio(&merge.wave_gain), none(), ratio(&merge.mean_ttft_gain), none()]);
     for (name, by) in [("joint law", &merge.by_joint), ("law of one call each", &merge.by_length)] {
         let MergePrediction { serial_wave_ms, merged_wave_ms, wave_gain, mean_ttft_gain, .. } =
             &by.prediction;
         let extrapolated =
             if by.prediction.extrapolated.is_empty() { "" } else { ", extrapolated" };
-        table.row([
-            format!("{name}{extrapolated}"),
-            estimate(serial_wave_ms),
-            estimate(merged_wave_ms),
+        let name = format!("{name}{extrapolated}");
+        times.row([name.clone(), estimate(serial_wave_ms), estimate(merged_wave_ms)]);
+        gains.row([
+            name,
             estimate(wave_gain),
             percent(by.wave_gain_off),
             estimate(mean_ttft_gain),
             percent(by.mean_ttft_gain_off),
         ]);
     }
-    section.table(table);
+    section.table(times).table(gains);
     let near = merge.by_joint.wave_gain_off.abs() <= NEAR;
     section.text(format!(
         "The same wave of {} prompts of {} tokens, merged into {} and serial in {} \
-         (POCKET_PREFILL_MERGE=0), in turn. Off is what the law says over what was measured, less one: \
-         the joint law's gain in wave time is {}within {:.0} %.",
+         (POCKET_PREFILL_MERGE=0), in turn. The joint law's gain in wave time is {}within {:.0} % of \
+         the measured one.",
         merge.prompt_tokens.len(),
         merge.prompt_tokens.first().copied().unwrap_or_default(),
         calls(merge.merged.calls),
