@@ -41,7 +41,7 @@ fn introduce(report: &mut Report, prefill: &Prefill) {
     let Prefill { facts, joint, merge, .. } = prefill;
     let law = &joint.weighted;
     report.introduce(format!(
-        "{} over {} ranks of {} threads: a forward call costs {} ms, a token {} us, a request {} ms \
+        "{}, {} ranks x {} threads: a forward call costs {} ms, a token {} us, a request {} ms \
          besides (weighted joint fit). A wave of {} prompts and {} tokens in {} instead of {} is \
          {} as fast; the law says {}.",
         facts.model,

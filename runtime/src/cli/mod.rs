@@ -17,8 +17,7 @@ use pocket_config::Sources;
 
 pub use bench::{
     AbArgs, BackendName, Bench, BenchArgs, CompareArgs, DatasetName, LadderArgs, LimitArgs,
-    PrefillArgs, ResultArgs, RooflineArgs,
-    ServeBenchArgs, TargetArgs, WaveArgs, WorkloadArgs,
+    PrefillArgs, ResultArgs, RooflineArgs, ServeBenchArgs, TargetArgs, WaveArgs, WorkloadArgs,
 };
 pub use ctl::{Ctl, CtlArgs, CtlTarget, ProfileArgs, ProfileStep, StatusArgs};
 pub use fit::{FitArgs, WaveReading, Weights};
