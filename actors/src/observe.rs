@@ -14,7 +14,7 @@ use crate::profile::CallId;
 #[derive(Clone, Debug)]
 pub enum Observed {
     /// A request has left the engine.
-    Request(EndedRequest),
+    Request(Box<EndedRequest>),
     /// A forward call is done.
     Call(EndedCall),
 }

@@ -201,7 +201,7 @@ impl Coordinator {
             "request ended"
         );
         if let Some(observer) = &self.options.observer {
-            observer.tell(Observed::Request(ended.clone()));
+            observer.tell(Observed::Request(Box::new(ended.clone())));
         }
         if self.ended.len() == ENDED_KEPT {
             self.ended.pop_front();

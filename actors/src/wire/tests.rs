@@ -321,11 +321,15 @@ fn strangers_and_other_versions_are_told_apart() {
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(
         greet(&Greeting { version: "9.9.9".to_string(), ..ours.clone() }),
-        format!("this is pocketd {version} (protocol 4), the peer is 9.9.9 (protocol 4)")
+        format!(
+            "this is pocketd {version} (protocol {PROTOCOL}), the peer is 9.9.9 (protocol {PROTOCOL})"
+        )
     );
     assert_eq!(
-        greet(&Greeting { protocol: 7, ..ours.clone() }),
-        format!("this is pocketd {version} (protocol 4), the peer is {version} (protocol 7)")
+        greet(&Greeting { protocol: 70, ..ours.clone() }),
+        format!(
+            "this is pocketd {version} (protocol {PROTOCOL}), the peer is {version} (protocol 70)"
+        )
     );
     assert_eq!(
         greet(&Greeting { magic: *b"HTTP/1.1", ..ours }),

@@ -287,8 +287,8 @@ mod tests {
             arm.flags.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
         };
         let all = "POCKET_CALL_DELAY_US=9".to_owned();
-        assert_eq!(flags(Purpose::Length), [all.clone()]);
-        assert_eq!(flags(Purpose::Plain), [all.clone()]);
+        assert_eq!(flags(Purpose::Length), ["POCKET_CALL_DELAY_US=9"]);
+        assert_eq!(flags(Purpose::Plain), ["POCKET_CALL_DELAY_US=9"]);
         assert_eq!(flags(Purpose::Serial), [all.clone(), "POCKET_PREFILL_MERGE=0".to_owned()]);
         let skip = "POCKET_ASCEND_IPC_ALLREDUCE_SKIP=1".to_owned();
         assert_eq!(flags(Purpose::Skipped), [all, skip]);

@@ -212,7 +212,7 @@ mod tests {
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     fn ended(trace: Option<&str>, stages: Stages, outcome: &'static str) -> Observed {
-        Observed::Request(EndedRequest {
+        Observed::Request(Box::new(EndedRequest {
             id: "cmpl-1".to_owned(),
             label: Some("mine".to_owned()),
             model: "demo".to_owned(),
@@ -226,7 +226,7 @@ mod tests {
             reasons: vec![FinishReason::Length],
             stages,
             timings: Timings { prompt_tokens: 7, completion_tokens: 3, ..Timings::default() },
-        })
+        }))
     }
 
     fn whole() -> Stages {
