@@ -56,6 +56,13 @@ fn a_profile_shows_every_rank_and_changes_no_answer() {
     let file = file.to_str().unwrap();
     let summary = place.asked(&["profile", "stop", "--trace", file]);
     assert_eq!(answers(&client), undisturbed, "after the recording");
+    // Where there is no recording to end, no file is touched.
+    let kept = fs::read(file).unwrap();
+    let other = place.folder().join("other.json");
+    for file in [file, other.to_str().unwrap()] {
+        assert_eq!(place.refused(&["profile", "stop", "--trace", file]).0, 1);
+    }
+    assert!(fs::read(file).unwrap() == kept && !other.exists());
 
     for kind in ["prefill", "decode"] {
         let all = &summary[kind];

@@ -94,6 +94,7 @@ async fn stop(connection: &Connection, file: Option<TraceFile>, json: bool) -> a
     };
     let mut written = None;
     if let Some(mut file) = file {
+        file.begin()?;
         while let Some(part) = next(&mut parts).await? {
             if let Part::Trace(piece) = part {
                 file.write(&piece)?;
@@ -115,18 +116,38 @@ async fn stop(connection: &Connection, file: Option<TraceFile>, json: bool) -> a
     })
 }
 
-/// The file of a trace.
+/// The file of a trace. What is in it is replaced when there is a trace, and not before.
 struct TraceFile {
     path: PathBuf,
     file: BufWriter<File>,
+    /// It was not there before and has nothing in it yet.
+    new: bool,
 }
 
 impl TraceFile {
     fn create(path: Option<&Path>) -> anyhow::Result<Option<Self>> {
         let Some(path) = path else { return Ok(None) };
-        let file = File::create(path)
+        let new = !path.exists();
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
             .map_err(|error| bad_input(format!("--trace {}: {error}", path.display())))?;
-        Ok(Some(Self { path: path.to_owned(), file: BufWriter::new(file) }))
+        Ok(Some(Self { path: path.to_owned(), file: BufWriter::new(file), new }))
+    }
+
+    /// There is a trace: it takes the place of what was in the file.
+    fn begin(&mut self) -> anyhow::Result<()> {
+        self.new = false;
+        let file = self.file.get_ref();
+        // A pipe or a device has no length to set.
+        let emptied = match file.metadata() {
+            Ok(about) if about.is_file() => file.set_len(0),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        };
+        emptied.with_context(|| format!("cannot write {}", self.path.display()))
     }
 
     fn write(&mut self, piece: &str) -> anyhow::Result<()> {
@@ -136,7 +157,16 @@ impl TraceFile {
 
     fn close(mut self) -> anyhow::Result<PathBuf> {
         self.file.flush().with_context(|| format!("cannot write {}", self.path.display()))?;
-        Ok(self.path)
+        Ok(std::mem::take(&mut self.path))
+    }
+}
+
+impl Drop for TraceFile {
+    fn drop(&mut self) {
+        if self.new {
+            // An empty file is nothing that anybody asked for; one that stays does no harm.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
