@@ -68,6 +68,7 @@ fn what_cannot_be_measured_is_refused_before_anything_starts() {
     for (environment, args, part) in [
         (&[][..], &["--lengths=64,128"][..], "--lengths has 2 different ones"),
         (&[], &["--lengths=1,2,3,4,5,6,7,8,9"], "the longest of --lengths is 9"),
+        (&[], &["--result-dir=/proc/nope"], "--result-dir /proc/nope"),
         (&[], &["--wave=1"], "--wave needs at least 2"),
         (&[], &["--wave=100"], "--wave 100"),
         (&[("POCKET_PREFILL_MERGE", "0")], &[], "POCKET_PREFILL_MERGE"),

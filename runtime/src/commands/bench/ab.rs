@@ -14,6 +14,7 @@ use crate::failure::bad_input;
 
 /// Offers both the same waves, compares and shows.
 pub fn run(settings: &Settings, args: &AbArgs) -> anyhow::Result<()> {
+    own::make_room(args.result_dir.as_deref())?;
     let base = common(settings, args)?;
     let both = [arm(&base, "A", &args.a, args, 0)?, arm(&base, "B", &args.b, args, 1)?];
     let names = [named(&args.a), named(&args.b)];

@@ -13,6 +13,7 @@ use crate::failure::bad_input;
 
 /// Looks for the limits and prints them.
 pub fn run(settings: &Settings, args: &LimitArgs) -> anyhow::Result<()> {
+    own::make_room(args.result_dir.as_deref())?;
     let sources = args.settings.sources();
     for (key, instead) in [("max_num_seqs", "--slots"), ("max_model_len", "--contexts")] {
         if sources.command_line.iter().any(|(given, _)| *given == key) {

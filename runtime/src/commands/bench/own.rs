@@ -1,5 +1,6 @@
 //! Measurements of servers: run on one thread, ended by signals, saved and judged in one way.
 
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::commands::engine::Signals;
 use crate::commands::output::{print_json, stdout};
-use crate::failure::Interrupted;
+use crate::failure::{Interrupted, bad_input};
 
 /// A wish to end, which a signal makes known.
 #[derive(Clone, Debug)]
@@ -79,6 +80,14 @@ pub async fn with_server<T>(
     let outcome = outcome?;
     stopped?;
     Ok(outcome)
+}
+
+/// Makes the directory that results go to, so that one that cannot be had ends a command before it measures
+/// and not after it.
+pub fn make_room(directory: Option<&Path>) -> anyhow::Result<()> {
+    let Some(directory) = directory else { return Ok(()) };
+    fs::create_dir_all(directory)
+        .map_err(|error| bad_input(format!("--result-dir {}: {error}", directory.display())))
 }
 
 /// Prints a record, as one JSON object or as its report, and writes both into a directory if there is one.

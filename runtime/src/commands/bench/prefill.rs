@@ -21,6 +21,7 @@ const QUICK: (usize, f64) = (8, 0.3);
 
 /// Measures, fits, predicts, compares and shows.
 pub fn run(settings: &Settings, args: &PrefillArgs) -> anyhow::Result<()> {
+    own::make_room(args.result_dir.as_deref())?;
     let base = arms::base(settings)?;
     refuse_own_flags(&base)?;
     let boot = boot::prepare_to_serve(settings)?;

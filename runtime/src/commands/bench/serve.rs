@@ -24,6 +24,7 @@ use crate::failure::bad_input;
 
 /// Measures, prints, and saves what is to be saved, also of a run that was interrupted.
 pub fn run(args: &ServeBenchArgs) -> anyhow::Result<()> {
+    own::make_room(args.result.result_dir.as_deref())?;
     // Prompts of an earlier run may still be in a prefix cache.
     let (seed, reproduce) = arms::seeded(args.workload.seed);
     let session = session(args, seed)?;
