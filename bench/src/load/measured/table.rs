@@ -1,0 +1,83 @@
+//! What came of a run, as the table that `vllm bench serve` prints.
+
+use std::fmt;
+
+use super::{Measured, Metric, Overhead, peaks};
+
+/// The table that is printed, in vLLM's form.
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let per_second = |count: usize| count as f64 / self.duration_s;
+        let (input, output) = (self.input_tokens(), self.output_tokens());
+        writeln!(f, "{:=^60}", " Serving benchmark ")?;
+        writeln!(f, "{:<44}{:>16}", "Successful requests:", self.completed())?;
+        writeln!(f, "{:<44}{:>16}", "Failed requests:", self.failed())?;
+        for (kind, count) in self.failures() {
+            writeln!(f, "{:<44}{count:>16}", format!("  {kind}:"))?;
+        }
+        if self.interrupted {
+            let unfinished = self.outcomes.len() - self.ended().count();
+            writeln!(f, "{:<44}{unfinished:>16}", "Interrupted; requests without an end:")?;
+        }
+        writeln!(f, "{:<44}{:>16.2}", "Duration (s):", self.duration_s)?;
+        writeln!(f, "{:<44}{input:>16}", "Total input tokens:")?;
+        writeln!(f, "{:<44}{output:>16}", "Total generated tokens:")?;
+        if let Some(cached) = self.cached_tokens() {
+            writeln!(f, "{:<44}{cached:>16}", "Cached input tokens:")?;
+        }
+        let rows = [
+            ("Request throughput (req/s):", Some(per_second(self.completed()))),
+            ("Request goodput (req/s):", self.goodput.map(|goodput| per_second(goodput.good))),
+            ("Output token throughput (tok/s):", Some(per_second(output))),
+            ("Peak output token throughput (tok/s):", Some(peaks::tokens_per_second(self.ended()))),
+            ("Total token throughput (tok/s):", Some(per_second(input + output))),
+        ];
+        for (name, value) in rows {
+            if let Some(value) = value {
+                writeln!(f, "{name:<44}{value:>16.2}")?;
+            }
+        }
+        writeln!(f, "{:<44}{:>16}", "Peak concurrent requests:", self.peak_concurrency())?;
+        for metric in Metric::ALL {
+            self.write_metric(f, metric)?;
+        }
+        writeln!(f, "{:=^60}", "")?;
+        if let Some(failure) = self.first_failure() {
+            writeln!(f, "first failure: {failure}")?;
+        }
+        self.overhead.fmt(f)
+    }
+}
+
+impl Measured {
+    fn write_metric(&self, f: &mut fmt::Formatter<'_>, metric: Metric) -> fmt::Result {
+        let Some(summary) = self.summary(metric) else { return Ok(()) };
+        let name = metric.name().to_uppercase();
+        writeln!(f, "{:-^60}", format!(" {} ", metric.title()))?;
+        let title = |which: &str| format!("{which} {name} (ms):");
+        let mut rows = vec![(title("Mean"), summary.mean), (title("Median"), summary.median)];
+        rows.extend(summary.percentiles.iter().map(|(p, value)| (title(&format!("P{p}")), *value)));
+        if let Some(first) = self.first_chunks().filter(|_| metric == Metric::Ttft) {
+            rows.push(("Mean time to first chunk (ms):".to_owned(), first.mean));
+        }
+        for (title, value) in rows {
+            writeln!(f, "{title:<44}{value:>16.2}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Overhead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known =
+            |value: Option<f64>| value.map_or("?".to_owned(), |value| format!("{value:.2}"));
+        writeln!(
+            f,
+            "client: {} cores, {} us a chunk; its timers were late by {} ms (mean), {} ms (99 %)",
+            known(self.cores),
+            known(self.cpu_us_per_chunk),
+            known(self.timer_late_ms.mean),
+            known(self.timer_late_ms.p99),
+        )
+    }
+}
