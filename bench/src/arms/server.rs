@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Longest wait for an answer that takes the server no computing.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// After this time without an answer or a part of it the server is asked how it is: a long call says
+/// nothing meanwhile, and one that does not say how it is will not go on.
+pub(super) const QUIET: Duration = Duration::from_secs(30);
 
 /// What a server gets to end by itself once asked to; then it is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
@@ -242,6 +247,11 @@ impl OwnServer {
         })
     }
 
+    /// An error unless it answers.
+    pub(super) async fn alive(&mut self) -> Result<(), ArmError> {
+        self.get("/health").await.map(|_| ())
+    }
+
     /// Its version.
     pub async fn version(&mut self) -> Result<String, ArmError> {
         let text = self.get("/version").await?;
@@ -267,9 +277,13 @@ impl OwnServer {
         body: &impl Serialize,
     ) -> Result<reqwest::Response, ArmError> {
         let asked = self.client.post(format!("{}{path}", self.url())).json(body);
-        let reply = match asked.send().await {
-            Ok(reply) => reply,
-            Err(error) => return Err(self.silent(path, &error).await),
+        let mut sent = pin!(asked.send());
+        let reply = loop {
+            match tokio::time::timeout(QUIET, &mut sent).await {
+                Ok(Ok(reply)) => break reply,
+                Ok(Err(error)) => return Err(self.silent(path, &error).await),
+                Err(_) => self.alive().await?,
+            }
         };
         if reply.status().is_success() {
             return Ok(reply);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::ArmError;
-use super::server::OwnServer;
+use super::server::{OwnServer, QUIET};
 
 /// Most prompts of one request to a server.
 pub const MOST_PROMPTS: usize = 128;
@@ -128,7 +128,15 @@ impl OwnServer {
         let ms = || began.elapsed().as_secs_f64() * 1e3;
         let mut first_ms = vec![None; prompts.len()];
         let mut engine = Vec::new();
-        while let Some(event) = events.next().await {
+        loop {
+            let event = match tokio::time::timeout(QUIET, events.next()).await {
+                Ok(Some(event)) => event,
+                Ok(None) => break,
+                Err(_) => {
+                    self.alive().await?;
+                    continue;
+                }
+            };
             let at = ms();
             let data = match event {
                 Ok(event) => event.data,
