@@ -141,6 +141,18 @@ fn a_frozen_idle_rank_is_noticed() {
     assert!(log.contains("stall"), "{log}");
 }
 
+/// A rank that does not leave is killed, and the stop that was asked for is no failure: a supervisor that
+/// starts failed daemons again leaves this one alone.
+#[test]
+fn a_stop_with_a_frozen_rank_is_a_stop() {
+    let mut daemon = four_ranks().start().unwrap();
+    process::signal(pid(&daemon, 2), Signal::SIGSTOP).unwrap();
+    daemon.process().signal(Signal::SIGTERM).unwrap();
+    let finished = daemon.finish(PATIENCE).unwrap();
+    assert_eq!(finished.status.code(), Some(0), "{finished:?}");
+    assert!(finished.stderr.contains("ranks [2] did not stop"), "{}", finished.stderr);
+}
+
 /// What a killed coordinator leaves: nothing, soon.
 #[test]
 fn a_killed_coordinator_leaves_nothing() {

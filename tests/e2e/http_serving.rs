@@ -162,7 +162,8 @@ fn a_stream_beyond_the_drain_limit_ends_with_an_error() {
     daemon.process().signal(Signal::SIGTERM).unwrap();
     let events = rest(stream);
     let last: Value = serde_json::from_str(events.last().unwrap()).unwrap();
-    assert_eq!(last["error"]["code"], "cancelled", "{last}");
+    assert_eq!(last["error"]["code"], "unavailable", "{last}");
+    assert!(last["error"]["message"].as_str().unwrap().contains("stopped before"), "{last}");
     let finished = daemon.finish(PATIENCE).unwrap();
     assert_eq!(finished.status.code(), Some(0), "{finished:?}");
 }

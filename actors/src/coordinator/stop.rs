@@ -39,8 +39,11 @@ impl Handler<Stop> for Coordinator {
         }
         self.state = EngineState::Draining;
         ctx.run_later(limit, |coordinator, ctx| {
+            let why = "the server stopped before this answer was complete";
             for key in coordinator.requests.all() {
-                coordinator.cancel(key);
+                coordinator.end(key, Outcome::Failed, |request, _| {
+                    request.fail(RequestError::Unavailable(why.to_string()));
+                });
             }
             coordinator.stop_if_drained(ctx);
         });

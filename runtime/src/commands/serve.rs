@@ -20,8 +20,8 @@ use anyhow::{Context, anyhow, bail};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
-use pocket_actors::Engine;
 use pocket_actors::observe::Observer;
+use pocket_actors::{Engine, EngineError};
 use pocket_config::Settings;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -300,7 +300,11 @@ async fn drain(
         tracing::warn!(open_requests, "clients did not read their answers to the end in time");
     }
     server.stop(true).await;
-    stopped?;
+    match stopped {
+        // What was asked for is done. With the exit code of a failure a supervisor would start it again.
+        Err(killed @ EngineError::Killed { .. }) => tracing::error!("{killed}"),
+        stopped => stopped?,
+    }
     tracing::info!("stopped");
     Ok(())
 }

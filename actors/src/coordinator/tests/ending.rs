@@ -133,13 +133,14 @@ async fn stopping_lets_live_requests_finish_and_refuses_new_ones() {
 }
 
 #[actix::test]
-async fn requests_that_outlive_the_limit_are_cancelled() {
+async fn requests_that_outlive_the_limit_are_told_why_they_end() {
     let mut rig = serving(options()).await;
     let (_, mut events) = rig.submit(request("a", 10, 2)).await.unwrap();
     rig.step().await;
     rig.coordinator.send(Stop(Duration::from_millis(10))).await.unwrap();
     let (_, last) = drain(&mut events).await;
-    assert!(matches!(last, Event::Ended { reason: FinishReason::Cancelled, .. }));
+    let Event::Failed(RequestError::Unavailable(why)) = last else { panic!("{last:?}") };
+    assert!(why.contains("stopped before this answer was complete"), "{why}");
     rig.over.await.unwrap().unwrap();
 }
 
