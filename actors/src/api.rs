@@ -72,6 +72,25 @@ pub struct EngineOptions {
     pub observer: Option<Observer>,
 }
 
+/// The settings that results depend on, also those that nobody has set, under their own names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineSettings {
+    /// Compute threads of each rank.
+    pub threads_per_rank: usize,
+    /// Positions a sequence may have.
+    pub max_model_len: usize,
+    /// Sequences computed at a time.
+    pub max_num_seqs: usize,
+    /// Most prompt tokens in one forward call.
+    pub max_num_batched_tokens: usize,
+    /// Prompt tokens that are merged into one call: a number, or `auto`.
+    pub max_merged_rows: String,
+    /// Requests that may wait for a slot.
+    pub max_queue: usize,
+    /// How keys and values are stored.
+    pub kv_cache_dtype: KvDtype,
+}
+
 /// How many prompt tokens of different requests share a forward call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MergeCap {
@@ -96,6 +115,22 @@ impl EngineOptions {
     /// the limit has passed at another.
     pub fn stall_noticed_within(&self) -> Duration {
         self.stall_timeout + 2 * self.look_interval()
+    }
+
+    /// What is shown of them.
+    pub(crate) fn settings(&self) -> EngineSettings {
+        EngineSettings {
+            threads_per_rank: self.threads_per_rank,
+            max_model_len: self.max_model_len,
+            max_num_seqs: self.max_num_seqs,
+            max_num_batched_tokens: self.max_num_batched_tokens,
+            max_merged_rows: match self.merge {
+                MergeCap::Auto => "auto".to_owned(),
+                MergeCap::Rows(rows) => rows.to_string(),
+            },
+            max_queue: self.max_queue,
+            kv_cache_dtype: self.kv_dtype,
+        }
     }
 
     /// What ranks reserve memory for: the same for a memory plan and for the ranks.
@@ -464,6 +499,8 @@ pub struct EngineStatus {
     pub kv_blocks: usize,
     /// What forward calls cost, as measured while running; none before there is enough to tell.
     pub call_cost: Option<CallCost>,
+    /// What was set; none once the engine is gone.
+    pub settings: Option<EngineSettings>,
     /// Every rank.
     pub ranks: Vec<RankStatus>,
     /// Ranks that others wait for, as the keeper of the shared segment answers. One that is on its way

@@ -191,6 +191,7 @@ impl EngineHandle {
                     kv_blocks_used: 0,
                     kv_blocks: 0,
                     call_cost: None,
+                    settings: None,
                     ranks: Vec::new(),
                     missing: Vec::new(),
                     flags: Vec::new(),

@@ -248,7 +248,11 @@ impl FlagSet {
     }
 
     /// Sets the flag called `name` from text that came from `origin`.
-    pub(crate) fn set_from(
+    ///
+    /// # Errors
+    ///
+    /// A name that is no flag, or a value that it does not take.
+    pub fn set_from(
         &mut self,
         origin: &Origin,
         name: &str,

@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use nix::sys::signal::Signal;
 use pocket_actors::EngineError;
 use pocket_actors::api::RequestError;
+use pocket_bench::arms::ArmError;
+use pocket_bench::limit::LimitError;
 use pocket_bench::record::{INVALID_EXIT_CODE, InvalidRecord};
 use pocket_config::ConfigError;
 use pocket_model::ModelError;
@@ -115,6 +117,8 @@ fn is_bad_input(error: &anyhow::Error) -> bool {
             || cause.downcast_ref::<ModelError>().is_some_and(is_bad_model)
             || cause.downcast_ref::<HubError>().is_some_and(is_bad_name)
             || cause.downcast_ref::<EngineError>().is_some_and(EngineError::is_bad_input)
+            || cause.downcast_ref::<ArmError>().is_some_and(ArmError::is_bad_input)
+            || cause.downcast_ref::<LimitError>().is_some_and(LimitError::is_bad_input)
             || matches!(cause.downcast_ref::<RequestError>(), Some(RequestError::Invalid(_)))
     })
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use pocket_tests::process::{self, Finished, Running};
+use pocket_tests::wait::{PATIENCE, until};
 use serde_json::{Value, json};
 
 use crate::common::{POCKETD, pocketd_with};
@@ -50,9 +52,17 @@ fn each_arm_has_its_own_flags_and_the_ratio_says_what_they_cost() {
     let record = valid(&ab(&[("POCKET_ROW_DELAY_US", "10")], &args));
     let flags: Vec<&Value> =
         record["servers"].as_array().unwrap().iter().map(|server| &server["flags"]).collect();
+    for server in record["servers"].as_array().unwrap() {
+        let split =
+            (&server["model"], &server["tensor_parallel_size"], &server["threads_per_rank"]);
+        assert_eq!(split, (&json!("demo"), &json!(1), &json!(1)));
+        assert!(server["device"].as_str().unwrap().starts_with("cpu"), "{server}");
+        assert_eq!(server["settings"]["max_num_seqs"], 2, "{server}");
+        assert!(server["version"].as_str().unwrap().starts_with("pocketd "), "{server}");
+    }
     // What holds for both is passed on and shown.
     let with =
-        |delay: &str| json!(["POCKET_ROW_DELAY_US=10", format!("POCKET_CALL_DELAY_US={delay}")]);
+        |delay: &str| json!([format!("POCKET_CALL_DELAY_US={delay}"), "POCKET_ROW_DELAY_US=10"]);
     assert_eq!(flags, [&with("20000"), &with("200000")]);
     let measures = record["result"]["measures"].as_array().unwrap();
     assert_eq!(measures.len(), 4, "TTFT, wave time, TPOT and the whole");
@@ -167,6 +177,10 @@ fn what_no_arm_can_have_is_refused() {
         (&["--a=POCKET_PREFILL_MERGE=1"], "--b"),
         (&["--a=max_num_seqs=1", "--b=max_num_seqs=2", "--requests=129"], "128 prompts at most"),
         (&["--a=max_num_seqs=1", "--b=max_num_seqs=2", "--must-rise=c:x"], "a:NAME or b:NAME"),
+        (
+            &["--a=max_num_seqs=1", "--b=max_num_seqs=2", "--max-model-len=40"],
+            "need 80 positions; --max-model-len is 40",
+        ),
     ] {
         let finished = pocketd_with(&[], &[&["bench", "ab"], args].concat());
         assert_eq!(finished.status.code(), Some(2), "{finished:?}");
@@ -174,12 +188,34 @@ fn what_no_arm_can_have_is_refused() {
     }
 }
 
+#[test]
+fn an_interrupted_comparison_gives_its_whole_pairs_and_leaves_no_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = process::command(POCKETD);
+    command.args(["bench", "ab", "--json", "--pairs=10000", "--requests=1", "--output-tokens=1"]);
+    command.args(["--tensor-parallel-size=1", "--a=max_num_seqs=1", "--b=max_num_seqs=2"]);
+    command.env("TMPDIR", folder.path());
+    let running = Running::spawn(command).unwrap();
+    until("two pairs", PATIENCE, || running.stderr().contains("pairs=2 of=10000").then_some(()))
+        .unwrap();
+    running.signal(Signal::SIGHUP).unwrap();
+    let finished = running.finish(PATIENCE).unwrap();
+    assert_eq!(finished.status.code(), Some(129), "{}", finished.stderr);
+    let record = finished.json().unwrap();
+    let reason = &record["invalid"][0];
+    assert_eq!(reason["reason"], "interrupted", "{reason}");
+    let pairs = reason["done"].as_u64().unwrap();
+    assert!(pairs >= 2, "{reason}");
+    assert_eq!(record["result"]["samples"].as_array().unwrap().len() as u64, 2 * pairs);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
 /// A server that cannot start says why, by the arm's name.
 #[test]
 fn an_arm_that_does_not_start_is_named_with_its_reason() {
     let args = ["--tensor-parallel-size=1", "--a=max_model_len=100000", "--b=max_num_seqs=16"];
     let finished = ab(&[], &args);
-    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
     assert!(finished.stderr.contains("arm \"A\""), "{}", finished.stderr);
     assert!(finished.stderr.contains("100000"), "{}", finished.stderr);
 }

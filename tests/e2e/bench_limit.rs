@@ -11,6 +11,12 @@ fn limit(args: &[&str]) -> Value {
     let one_rank = ["bench", "limit", "--json", "--tensor-parallel-size=1"];
     let record = answer(&pocketd(&[&one_rank, args].concat()));
     assert_eq!(record["valid"], true, "{record}");
+    let served = record["servers"].as_array().unwrap();
+    assert_eq!(served.len(), record["result"]["ceilings"].as_array().unwrap().len());
+    for (server, ceiling) in served.iter().zip(record["result"]["ceilings"].as_array().unwrap()) {
+        assert_eq!(server["settings"]["max_num_seqs"], ceiling["slots"], "{server}");
+        assert_eq!(server["model"], "demo");
+    }
     record["result"].clone()
 }
 
@@ -94,7 +100,7 @@ fn a_limit_that_cannot_be_looked_for_is_refused() {
     assert_eq!(finished.status.code(), Some(2), "{finished:?}");
     assert!(finished.stderr.contains("--contexts"), "{finished:?}");
     let finished = pocketd(&["bench", "limit", "--model=/no/such/model"]);
-    assert_eq!(finished.status.code(), Some(1), "{finished:?}");
-    assert!(finished.stderr.contains("not even 1 slots of 64 tokens"), "{finished:?}");
+    assert_eq!(finished.status.code(), Some(2), "{finished:?}");
+    assert!(finished.stderr.contains("not even 1 slot of 64 tokens"), "{finished:?}");
     assert!(finished.stderr.contains("/no/such/model"), "{finished:?}");
 }

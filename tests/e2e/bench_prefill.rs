@@ -51,6 +51,23 @@ fn an_interrupted_run_leaves_no_server_behind() {
 }
 
 #[test]
+fn an_interrupted_run_gives_its_whole_rounds() {
+    let running =
+        start(&[], &["--tensor-parallel-size=1", "--no-control", "--repeats=1000", "--json"]);
+    until("two rounds", LIMIT, || running.stderr().contains("rounds=2 of=1000").then_some(()))
+        .unwrap();
+    running.signal(Signal::SIGTERM).unwrap();
+    let finished = running.finish(LIMIT).unwrap();
+    assert_eq!(finished.status.code(), Some(143), "{}", finished.stderr);
+    let record = finished.json().unwrap();
+    let reason = &record["invalid"][0];
+    assert_eq!(reason["reason"], "interrupted", "{reason}");
+    let rounds = reason["done"].as_u64().unwrap();
+    assert!(rounds >= 2, "{reason}");
+    assert_eq!(record["result"]["points"][0]["rounds"], rounds);
+}
+
+#[test]
 fn servers_end_with_a_benchmark_that_is_killed() {
     // Who is killed cannot clear up: the servers' folders are the test's to remove.
     let folder = tempfile::tempdir().unwrap();
@@ -71,6 +88,12 @@ fn what_cannot_be_measured_is_refused_before_anything_starts() {
         (&[], &["--result-dir=/proc/nope"], "--result-dir /proc/nope"),
         (&[], &["--wave=1"], "--wave needs at least 2"),
         (&[], &["--wave=100"], "--wave 100"),
+        (&[], &["--max-model-len=64"], "--max-model-len cannot be given here"),
+        (
+            &[],
+            &["--lengths=32,64,96,128,192,256,384,512,5000"],
+            "need 5001 positions; the model has 2048",
+        ),
         (&[("POCKET_PREFILL_MERGE", "0")], &[], "POCKET_PREFILL_MERGE"),
         (&[("POCKET_ASCEND_IPC_ALLREDUCE_SKIP", "1")], &[], "POCKET_ASCEND_IPC_ALLREDUCE_SKIP"),
     ] {

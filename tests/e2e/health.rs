@@ -242,6 +242,7 @@ fn a_coordinator_that_is_stuck_is_neither_ready_nor_alive() {
     let live = || probed(&client, "/health/live").0;
     assert_eq!(live(), 200);
     let Some(frozen) = Frozen::threads(daemon.process().id(), "coordinator") else {
+        assert!(std::env::var_os("CI").is_none(), "processes must be traceable where this counts");
         eprintln!("this user may not trace processes: not shown");
         return;
     };

@@ -6,6 +6,7 @@
 mod attack;
 mod bad_input;
 mod bench_ab;
+mod bench_caches;
 mod bench_ladder;
 mod bench_limit;
 mod bench_prefill;

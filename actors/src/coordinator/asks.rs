@@ -321,6 +321,7 @@ impl Handler<GetStatus> for Coordinator {
             kv_blocks_used: self.scheduler.blocks().0,
             kv_blocks: self.scheduler.blocks().1,
             call_cost: self.costs.fit(),
+            settings: Some(self.options.settings()),
             ranks: ranks.collect(),
             // The keeper of the segment is asked by who asks.
             missing: Vec::new(),

@@ -7,6 +7,7 @@
 
 mod report;
 
+use std::future::Future;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use report::report;
 
 use crate::arms::control::note_once;
-use crate::arms::{ArmCounts, ArmError, Control, Fleet, Launch, RandomPrompts, Wave, described};
+use crate::arms::{ArmCounts, ArmError, Control, Counts, Fleet, Launch, RandomPrompts, Wave};
 use crate::record::{Invalid, Record};
 use crate::stats::{Ratio, RatioError, mean, median, paired_ratio};
 
@@ -81,8 +82,6 @@ pub struct Ab {
     pub counts: Vec<ArmCounts>,
     /// Every wave, in order of time.
     pub samples: Vec<Sample>,
-    /// Version of the servers.
-    pub version: String,
 }
 
 /// Why there is no comparison.
@@ -91,6 +90,9 @@ pub enum AbError {
     /// An arm failed.
     #[error(transparent)]
     Arm(#[from] ArmError),
+    /// It was to stop before there was anything to compare.
+    #[error("interrupted before a pair of waves was measured")]
+    Interrupted,
     /// A measure has no ratio.
     #[error("comparing {what}: {source}")]
     Ratio {
@@ -119,72 +121,32 @@ fn ttft(wave: &Wave) -> Vec<f64> {
     wave.prompts.iter().map(|prompt| prompt.engine.ttft_ms()).collect()
 }
 
-/// Offers the waves and fills a record that was made before. `told` hears how many waves are done.
+/// Offers the waves and fills a record that was made before. `told` hears how many waves are done. Once
+/// `stop` is ready it ends with the pairs that are complete by then.
 pub async fn run(
     begun: Record<()>,
-    arms: &[Arm; 2],
-    names: [Vec<String>; 2],
-    workload: Workload,
+    plan: Plan<'_>,
     fleet: &mut Fleet,
     prompts: &mut RandomPrompts,
     told: &mut dyn FnMut(usize),
+    stop: impl Future,
 ) -> Result<Record<Ab>, AbError> {
-    let mut counts: Vec<ArmCounts> = arms.iter().map(|arm| ArmCounts::of(&arm.launch)).collect();
-    let mut samples = Vec::new();
-    let mut invalid = Vec::new();
-    let mut version = String::new();
-    let lengths = vec![workload.prompt_tokens; workload.prompts];
-    // Both load before anything is measured.
-    if !fleet.is_alone() {
-        for (number, arm) in arms.iter().enumerate() {
-            fleet.get(number, &arm.launch, |_, _| {}).await?;
-        }
+    let mut run = Run {
+        counts: plan.arms.iter().map(|arm| ArmCounts::of(&arm.launch)).collect(),
+        samples: Vec::new(),
+        invalid: Vec::new(),
+        plan: &plan,
+    };
+    tokio::select! {
+        pairs = run.pairs(fleet, prompts, told) => pairs?,
+        _ = stop => run.keep_whole_pairs()?,
     }
-    let began = Instant::now();
-    // The first pair warms up.
-    for pair in 0..=workload.pairs {
-        let wave = prompts.of(&lengths);
-        let turns = if pair % 2 == 0 { [0, 1] } else { [1, 0] };
-        for number in turns {
-            let arm = &arms[number];
-            let (server, fresh) = fleet.get(number, &arm.launch, |_, _| {}).await?;
-            if version.is_empty() {
-                version = server.version().await?;
-            }
-            if pair == 0 || fresh {
-                server.offer(&prompts.of(&lengths), workload.output_tokens).await?;
-            }
-            if pair == 0 {
-                continue;
-            }
-            let before = server.counts().await?;
-            let at_s = began.elapsed().as_secs_f64();
-            let wave = server.offer(&wave, workload.output_tokens).await?;
-            let after = server.counts().await?;
-            let mut wrong = before.changes(&arm.launch.arm, &after);
-            for control in arm.launch.controls().chain(arm.controls.iter().cloned()) {
-                wrong.extend(control.check(&before, &after));
-            }
-            if wave.cached_tokens() > 0 {
-                wrong.push(Invalid::PrefixCacheServed { tokens: wave.cached_tokens() });
-            }
-            note_once(&mut invalid, wrong);
-            counts[number].add(before, after);
-            samples.push(Sample { pair: pair - 1, arm: number, at_s, wave });
-            told(samples.len());
-        }
-    }
-    let [a, b] = names;
+    let Run { counts, samples, invalid, .. } = run;
     let measures = compare(&samples)?;
-    let ab = Ab { a, b, workload, measures, counts, samples, version };
+    let [a, b] = plan.names;
+    let ab = Ab { a, b, workload: plan.workload, measures, counts, samples };
     let mut record = begun.map(|()| ab);
-    let servers = arms.iter().zip(&record.result.counts).map(|(arm, counts)| {
-        let server = described(&arm.launch, counts);
-        let version = Some(format!("pocketd {}", record.result.version));
-        crate::record::Server { version, ..server }
-    });
-    let servers: Vec<crate::record::Server> = servers.collect();
-    record.servers = servers;
+    record.servers = record.result.counts.iter().map(ArmCounts::described).collect();
     record.warmed_up = true;
     let cached = record.result.samples.iter().map(|sample| sample.wave.cached_tokens());
     let (tokens, hits) = (cached.clone().sum(), cached.filter(|tokens| *tokens > 0).count());
@@ -194,6 +156,92 @@ pub async fn run(
         record.invalidate(reason);
     }
     Ok(record)
+}
+
+/// What is compared.
+#[derive(Clone, Debug)]
+pub struct Plan<'a> {
+    /// A and B.
+    pub arms: &'a [Arm; 2],
+    /// What distinguishes each, `K=V`.
+    pub names: [Vec<String>; 2],
+    /// What both are asked.
+    pub workload: Workload,
+}
+
+struct Run<'a> {
+    plan: &'a Plan<'a>,
+    counts: Vec<ArmCounts>,
+    samples: Vec<Sample>,
+    invalid: Vec<Invalid>,
+}
+
+impl Run<'_> {
+    async fn pairs(
+        &mut self,
+        fleet: &mut Fleet,
+        prompts: &mut RandomPrompts,
+        told: &mut dyn FnMut(usize),
+    ) -> Result<(), AbError> {
+        let Plan { arms, workload, .. } = *self.plan;
+        let lengths = vec![workload.prompt_tokens; workload.prompts];
+        // Both load before anything is measured.
+        if !fleet.is_alone() {
+            for (number, arm) in arms.iter().enumerate() {
+                fleet.get(number, &arm.launch, |_, _| {}).await?;
+            }
+        }
+        let began = Instant::now();
+        // The first pair warms up.
+        for pair in 0..=workload.pairs {
+            let wave = prompts.of(&lengths);
+            let turns = if pair % 2 == 0 { [0, 1] } else { [1, 0] };
+            for number in turns {
+                let arm = &arms[number];
+                let (server, fresh) = fleet.get(number, &arm.launch, |_, _| {}).await?;
+                if pair == 0 || fresh {
+                    self.counts[number].meet(server).await;
+                    server.offer(&prompts.of(&lengths), workload.output_tokens).await?;
+                }
+                if pair == 0 {
+                    continue;
+                }
+                let before = server.counts().await?;
+                let at_s = began.elapsed().as_secs_f64();
+                let wave = server.offer(&wave, workload.output_tokens).await?;
+                let after = server.counts().await?;
+                self.check(number, &wave, &before, &after);
+                self.counts[number].add(before, after);
+                self.samples.push(Sample { pair: pair - 1, arm: number, at_s, wave });
+                told(self.samples.len());
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes what speaks against a wave.
+    fn check(&mut self, number: usize, wave: &Wave, before: &Counts, after: &Counts) {
+        let arm = &self.plan.arms[number];
+        let mut wrong = before.changes(&arm.launch.arm, after);
+        for control in arm.launch.controls().chain(arm.controls.iter().cloned()) {
+            wrong.extend(control.check(before, after));
+        }
+        if wave.cached_tokens() > 0 {
+            wrong.push(Invalid::PrefixCacheServed { tokens: wave.cached_tokens() });
+        }
+        note_once(&mut self.invalid, wrong);
+    }
+
+    /// What there is of an interrupted run.
+    fn keep_whole_pairs(&mut self) -> Result<(), AbError> {
+        let (done, planned) = (self.samples.len() / 2, self.plan.workload.pairs);
+        if done == 0 {
+            return Err(AbError::Interrupted);
+        }
+        self.samples.truncate(2 * done);
+        self.invalid.push(Invalid::Interrupted { done, planned, what: "pairs".to_owned() });
+        Ok(())
+    }
 }
 
 /// Every measure that both arms have.

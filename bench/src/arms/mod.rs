@@ -22,8 +22,11 @@ pub use counters::Counts;
 pub use fleet::Fleet;
 pub use random::RandomPrompts;
 pub use server::{Launch, OwnServer};
-pub use tally::{ArmCounts, described};
+pub use tally::ArmCounts;
 pub use wave::{Prompt, Wave};
+
+/// The exit code of a server that was asked for what cannot be.
+pub const BAD_INPUT: i32 = 2;
 
 /// Why an arm cannot be measured.
 #[derive(Debug, thiserror::Error)]
@@ -84,4 +87,11 @@ pub enum ArmError {
         /// Its answer.
         reason: String,
     },
+}
+
+impl ArmError {
+    /// Whether what was asked for is at fault, and not the machine: its server says so by its exit code.
+    pub fn is_bad_input(&self) -> bool {
+        matches!(self, ArmError::Ended { status, .. } if status.code() == Some(BAD_INPUT))
+    }
 }

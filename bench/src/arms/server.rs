@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use reqwest::header::HeaderMap;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::process::{Child, Command};
@@ -17,7 +18,8 @@ use super::ArmError;
 use super::control::Control;
 use super::counters::Counts;
 use super::log::Log;
-use crate::record::command_line;
+use crate::load::{Failure, ServerView};
+use crate::record::{Server, command_line};
 
 /// Time between two looks at a server that loads.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -68,6 +70,11 @@ impl Launch {
     /// What must be counted on such a server, as far as its flags say.
     pub fn controls(&self) -> impl Iterator<Item = Control> {
         self.flags.iter().filter_map(|(name, value)| Control::of_flag(name, value))
+    }
+
+    /// The settings it is started with, under their names.
+    pub(crate) fn settings_for_record(&self) -> impl Iterator<Item = (String, Value)> {
+        self.settings.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str())))
     }
 
     /// The command line that starts such a server by hand, flags in front.
@@ -252,11 +259,15 @@ impl OwnServer {
         self.get("/health").await.map(|_| ())
     }
 
-    /// Its version.
-    pub async fn version(&mut self) -> Result<String, ArmError> {
-        let text = self.get("/version").await?;
-        let version = serde_json::from_str::<Value>(&text).unwrap_or_default();
-        Ok(version["version"].as_str().unwrap_or_default().to_owned())
+    /// What it says of itself, as a record has it, without counters.
+    pub async fn description(&self) -> Server {
+        let said = ServerView::read(&self.client, self.url(), &HeaderMap::new()).await;
+        let (counters_before, counters_after) = Default::default();
+        // It is there for this measurement only: its address tells nobody anything.
+        let address = None;
+        let server = ServerView::entry(self.arm(), self.url(), &said, &said);
+        let settings = self.launch.settings_for_record().chain(server.settings).collect();
+        Server { address, settings, counters_before, counters_after, ..server }
     }
 
     async fn get(&mut self, path: &'static str) -> Result<String, ArmError> {
@@ -288,8 +299,8 @@ impl OwnServer {
         if reply.status().is_success() {
             return Ok(reply);
         }
-        let status = reply.status();
-        let reason = format!("{status}: {}", reply.text().await.unwrap_or_default());
+        let status = reply.status().as_u16();
+        let reason = Failure::status(status, &reply.text().await.unwrap_or_default()).to_string();
         Err(ArmError::Refused { arm: self.arm().to_owned(), what: path, reason })
     }
 

@@ -1,10 +1,9 @@
 //! What one server did over all its measurements.
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::counters::Counts;
-use super::server::Launch;
+use super::server::{Launch, OwnServer};
 use crate::record::Server;
 
 /// What was counted by one server over its measurements.
@@ -24,13 +23,33 @@ pub struct ArmCounts {
     pub run: Vec<u64>,
     /// All-reduces skipped in them, by rank.
     pub skipped: Vec<u64>,
+    /// The server as it described itself, for the record, which has it once.
+    #[serde(skip)]
+    pub server: Server,
 }
 
 impl ArmCounts {
     /// Of a server that was not measured yet.
     pub fn of(launch: &Launch) -> Self {
         let (arm, command) = (launch.arm.clone(), launch.command_line());
-        Self { arm, command, ..Self::default() }
+        let server = Server { name: arm.clone(), ..Server::default() };
+        Self { arm, command, server, ..Self::default() }
+    }
+
+    /// Lets a server describe itself, unless the same was asked before.
+    pub async fn meet(&mut self, server: &OwnServer) {
+        if self.server.version.is_none() {
+            self.server = server.description().await;
+        }
+    }
+
+    /// The server, as a record has it.
+    pub fn described(&self) -> Server {
+        Server {
+            counters_before: self.before.for_record(),
+            counters_after: self.after.for_record(),
+            ..self.server.clone()
+        }
     }
 
     /// Adds a measurement.
@@ -46,19 +65,6 @@ impl ArmCounts {
             self.before = before;
         }
         self.after = after;
-    }
-}
-
-/// An arm's server, as a record has it.
-pub fn described(launch: &Launch, counts: &ArmCounts) -> Server {
-    let setting = |(key, value): &(String, String)| (key.clone(), json!(value));
-    Server {
-        name: launch.arm.clone(),
-        flags: launch.flags.iter().map(|(name, value)| format!("{name}={value}")).collect(),
-        settings: launch.settings.iter().map(setting).collect(),
-        counters_before: counts.before.for_record(),
-        counters_after: counts.after.for_record(),
-        ..Server::default()
     }
 }
 

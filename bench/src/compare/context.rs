@@ -1,6 +1,7 @@
 //! Whether two records were made alike.
 
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::record::{Record, Server};
 
@@ -10,7 +11,7 @@ pub(super) fn differences(a: &Record<Value>, b: &Record<Value>) -> Vec<String> {
     let (here, there) = (&a.machine, &b.machine);
     found.check("the processor", &here.cpu, &there.cpu);
     found.check("the architecture", &here.architecture, &there.architecture);
-    found.check("the hardware threads", &here.cores, &there.cores);
+    found.check("the number of hardware threads", &here.cores, &there.cores);
     found.check("the memory", &here.memory_bytes, &there.memory_bytes);
     found.check("the kernel", &here.kernel, &there.kernel);
     found.check("the warm-up", &a.warmed_up, &b.warmed_up);
@@ -35,9 +36,10 @@ struct Differences {
 }
 
 impl Differences {
-    fn check<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, a: &T, b: &T) {
+    fn check<T: PartialEq + Serialize>(&mut self, what: &str, a: &T, b: &T) {
         if a != b {
-            self.lines.push(format!("{what} differs: {a:?} in A, {b:?} in B"));
+            let (a, b) = (shown(&json!(a)), shown(&json!(b)));
+            self.lines.push(format!("{what} differs: {a} in A, {b} in B"));
         }
     }
 
@@ -48,17 +50,22 @@ impl Differences {
         let (ranks, others) = (&a.tensor_parallel_size, &b.tensor_parallel_size);
         self.check(&format!("{name}: the number of ranks"), ranks, others);
         let (threads, others) = (&a.threads_per_rank, &b.threads_per_rank);
-        self.check(&format!("{name}: the threads of a rank"), threads, others);
+        self.check(&format!("{name}: the number of threads of a rank"), threads, others);
         self.check(&format!("{name}: the device"), &a.device, &b.device);
-        self.check(&format!("{name}: the flags"), &a.flags, &b.flags);
+        let flags = |server: &Server| match server.flags.as_slice() {
+            [] => "none".to_owned(),
+            flags => flags.join(" "),
+        };
+        let (here, there) = (flags(a), flags(b));
+        if here != there {
+            self.lines.push(format!("{name}: the flags differ: {here} in A, {there} in B"));
+        }
         let keys =
             a.settings.keys().chain(b.settings.keys().filter(|key| !a.settings.contains_key(*key)));
         for key in keys {
             let (here, there) = (a.settings.get(key), b.settings.get(key));
             if here != there {
-                let shown = |value: Option<&Value>| {
-                    value.map_or_else(|| "nothing".to_owned(), Value::to_string)
-                };
+                let shown = |value: Option<&Value>| value.map_or_else(|| "none".to_owned(), shown);
                 self.lines.push(format!(
                     "{name}: the setting {key} differs: {} in A, {} in B",
                     shown(here),
@@ -66,5 +73,13 @@ impl Differences {
                 ));
             }
         }
+    }
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "unknown".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
     }
 }

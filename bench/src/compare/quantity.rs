@@ -40,7 +40,7 @@ pub struct Quantity {
     pub a: f64,
     /// Its value in the second.
     pub b: f64,
-    /// B over A; `None` where one of the two is not above zero.
+    /// B over A; `None` where one of the two is not above zero, or may not be by its interval.
     pub ratio: Option<Ratio>,
     /// What it rests on.
     pub basis: Basis,
@@ -59,7 +59,9 @@ impl Quantity {
         (a, ends_a): (f64, Interval),
         (b, ends_b): (f64, Interval),
     ) -> Self {
-        let ratio = ratio_of_means(Moments::single(a), Moments::single(b)).ok().map(|plain| {
+        let above_zero = ends_a.low > 0.0 && ends_b.low > 0.0;
+        let ratio = ratio_of_means(Moments::single(a), Moments::single(b)).ok();
+        let ratio = ratio.filter(|_| above_zero).map(|plain| {
             let share = |value: f64, ends: Interval| (ends.high - ends.low) / 2.0 / value;
             let reach = share(a, ends_a).hypot(share(b, ends_b));
             let interval = reach.is_finite().then(|| Interval {
@@ -87,10 +89,11 @@ pub(super) fn moments(mean: f64, population_std: f64, count: f64) -> Option<Mome
     Some(Moments { count: count as usize, mean, std })
 }
 
-/// The value and interval of an object that is an estimate.
+/// The value and interval of an object that is an estimate, or a ratio.
 pub(super) fn estimate(value: &Value) -> Option<(f64, Interval)> {
     let interval = serde_json::from_value(value.get("interval")?.clone()).ok()?;
-    Some((value.get("value")?.as_f64()?, interval))
+    let number = value.get("value").or_else(|| value.get("ratio"))?;
+    Some((number.as_f64()?, interval))
 }
 
 /// The numbers of a list of samples, lists within it included; what is no number is left out.

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use super::*;
@@ -28,7 +30,13 @@ fn every_form_becomes_a_ratio_on_what_it_rests_on() {
                 "interval": {"low": 9.0 * scale, "high": 11.0 * scale}}],
                 "covariance": [[1.0]]},
             "wave": {"count": 16, "mean": 3.0 * scale, "std": 0.3, "median": 1.0},
+            "rungs": [{"width": 4, "refilled": {"tokens_per_s": 9.0, "samples": [
+                {"tokens_per_s": 9.0 * scale}, {"tokens_per_s": 9.5 * scale}]}}],
+            "measures": [{"name": "mean TTFT, ms", "ratio": {"ratio": 1.5 * scale,
+                "interval": {"low": 1.4 * scale, "high": 1.6 * scale}}}],
+            "bend": {"value": 10.0 * scale, "interval": {"low": -1.0, "high": 21.0}},
             "seed": 1.0 * scale,
+            "largest": [4, 1024],
         })
     };
     let (a, b) = (record(Kind::Serve, result(1.0)), record(Kind::Serve, result(2.0)));
@@ -49,29 +57,47 @@ fn every_form_becomes_a_ratio_on_what_it_rests_on() {
     is("output_throughput", Basis::Number, 0.5);
     is("fit.coefficients[ms a call]", Basis::Estimate, 2.0);
     is("wave.mean", Basis::Summary, 2.0);
+    is("rungs[width 4].refilled.tokens_per_s", Basis::Samples, 2.0);
+    is("measures[mean TTFT, ms].ratio", Basis::Estimate, 2.0);
+    // A value that may be zero is no part of a ratio.
+    assert_eq!(quantity(&comparison, "bend").ratio, None);
     assert_eq!(quantity(&comparison, "failed").ratio, None);
-    assert_eq!(comparison.quantities.len(), 8, "{:?}", comparison.quantities);
+    assert_eq!(comparison.quantities.len(), 11, "{:?}", comparison.quantities);
     let text = comparison.report().text();
     assert!(text.contains("mean_ttft_ms") && text.contains("2.000x ("), "{text}");
 }
 
 #[test]
 fn what_should_be_alike_is_warned_of() {
-    let a = record(Kind::Ab, json!({"x": 1.0, "slots": 4, "lengths": [1, 2], "rows": [{"x": 1}]}));
-    let mut b = record(Kind::Ab, json!({"x": 2.0, "slots": 8, "lengths": [1], "rows": []}));
+    let rows = |widths: &[u64]| -> Vec<Value> {
+        widths.iter().map(|width| json!({"width": width, "x": 1.0})).collect()
+    };
+    let a = record(
+        Kind::Ab,
+        json!({"x": 1.0, "num_prompts": 4, "a": ["X=1"], "input_lens": [1, 2], "rows": rows(&[1, 2]),
+            "workload": {"prompts": 4, "pairs": 8}}),
+    );
+    let mut b = record(
+        Kind::Ab,
+        json!({"x": 2.0, "num_prompts": 8, "a": ["X=2"], "input_lens": [1], "rows": rows(&[2, 4]),
+            "workload": {"prompts": 16, "pairs": 8}}),
+    );
     b.machine.cores = a.machine.cores + 2;
     b.servers[0].flags.push("POCKET_PREFILL_MERGE=0".to_owned());
     b.servers[0].settings.insert("max_num_seqs".to_owned(), json!(8));
     b.servers.push(Server { name: "second".to_owned(), ..Server::default() });
     let comparison = compare(&a, &b, false).unwrap();
     let expected = [
-        "the hardware threads differs",
-        "server: the flags differs: [] in A, [\"POCKET_PREFILL_MERGE=0\"] in B",
-        "server: the setting max_num_seqs differs: nothing in A, 8 in B",
+        "the number of hardware threads differs",
+        "server: the flags differ: none in A, POCKET_PREFILL_MERGE=0 in B",
+        "server: the setting max_num_seqs differs: none in A, 8 in B",
         "A has no server called second",
-        "the workload differs in slots: 4 in A, 8 in B",
-        "the workload differs in lengths",
-        "rows has different lengths: 1 in A, 0 in B",
+        "the workload differs in num_prompts: 4 in A, 8 in B",
+        "the workload differs in a: X=1 in A, X=2 in B",
+        "the workload differs in input_lens",
+        "the workload differs in workload.prompts: 4 in A, 16 in B",
+        "only A has rows[width 1]",
+        "only B has rows[width 4]",
     ];
     let warnings = comparison.warnings.join("\n");
     for line in expected {
@@ -79,6 +105,13 @@ fn what_should_be_alike_is_warned_of() {
     }
     assert_eq!(comparison.warnings.len(), expected.len(), "{warnings}");
     assert!(comparison.report().text().contains("warning: A has no server"));
+    let found = comparison.quantities.iter().map(|found| found.name.as_str());
+    let names: BTreeSet<&str> = found.collect();
+    assert_eq!(
+        names,
+        BTreeSet::from(["rows[width 2].x", "x"]),
+        "rows of equal width belong together"
+    );
 }
 
 #[test]

@@ -1,66 +1,93 @@
 //! Finding what two results have in common.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::quantity::{Basis, Quantity, estimate, moments, samples, summary};
 use crate::stats::Moments;
 
 /// Keys of what was asked for. Ratios of these say nothing; a difference is a warning.
-pub const WORKLOAD: [&str; 30] = [
+pub const WORKLOAD: [&str; 33] = [
     "backend",
     "burstiness",
     "calls",
-    "context",
-    "dataset",
+    "custom_output_len",
     "dataset_name",
-    "endpoint",
+    "dataset_path",
     "endpoint_type",
+    "facts",
     "flop_per_token",
+    "ignore_eos",
     "input_lens",
+    "input_tokens",
     "label",
-    "lengths",
     "max_concurrency",
-    "model",
     "model_id",
-    "name",
     "num_prompts",
-    "options",
+    "num_warmups",
+    "output_tokens",
     "prompt_tokens",
     "random_input_len",
     "random_output_len",
+    "random_prefix_len",
     "random_range_ratio",
+    "refills",
     "repeats",
     "request_rate",
-    "rounds",
-    "slots",
+    "sharegpt_output_len",
+    "slo",
+    "slo_ms",
     "tokenizer_id",
     "tokens",
-    "width",
+    "tokens_a_call",
     "workload",
 ];
 
-/// Keys that are no outcome of their own: parts of a fit, texts, moments.
-const ASIDE: [&str; 19] = [
+/// Keys that are no outcome of their own: single measurements behind their medians, parts of a fit, texts,
+/// moments.
+const ASIDE: [&str; 37] = [
+    "above",
+    "at_s",
     "beside",
+    "cached_lens",
     "certainty",
+    "client",
+    "counted_by",
+    "counts",
     "covariance",
     "curvature",
     "date",
     "degrees_of_freedom",
     "errors",
+    "exit_code",
     "extrapolated",
+    "finish_reasons",
+    "generated_reasoning",
     "generated_texts",
     "influence",
+    "largest",
     "leverage",
+    "measured",
+    "name",
+    "notes",
+    "output_lens",
     "p",
     "percentiles",
+    "plans",
     "r_squared",
     "residuals",
+    "rounds",
+    "samples",
     "seed",
     "source",
+    "start_times",
     "time",
-    "tokens_a_call",
+    "timings",
 ];
+
+/// Keys of lists with a number for each request.
+const SAMPLES: [&str; 4] = ["e2els", "itls", "ttfts", "ttfts_first_chunk"];
 
 /// What was found.
 #[derive(Default)]
@@ -84,73 +111,149 @@ impl Found {
                 }
             }
             (Value::Array(a_items), Value::Array(b_items)) => {
-                if let (Some(a), Some(b)) = (samples(a), samples(b)) {
-                    self.samples(path, &a, &b);
-                } else {
-                    self.items(path, a_items, b_items);
+                if are_parts(a) && are_parts(b) {
+                    self.parts(path, a_items, b_items);
+                } else if a != b && [a_items, b_items].iter().all(|items| are_texts(items)) {
+                    self.differ(path, a, b);
                 }
             }
             (Value::Number(a), Value::Number(b)) => {
                 if let (Some(a), Some(b)) = (a.as_f64(), b.as_f64()) {
                     let (a, b) = (Moments::single(a), Moments::single(b));
-                    self.quantities.push(Quantity::of_moments(
-                        path.to_owned(),
-                        a,
-                        b,
-                        Basis::Number,
-                    ));
+                    self.moments(path, a, b, Basis::Number);
                 }
             }
             _ => {}
         }
     }
 
-    fn samples(&mut self, path: &str, a: &[f64], b: &[f64]) {
-        if let (Some(a), Some(b)) = (Moments::of(a), Moments::of(b)) {
-            self.quantities.push(Quantity::of_moments(path.to_owned(), a, b, Basis::Samples));
-        }
+    fn moments(&mut self, path: &str, a: Moments, b: Moments, basis: Basis) {
+        self.quantities.push(Quantity::of_moments(path.to_owned(), a, b, basis));
     }
 
     fn fields(&mut self, path: &str, a: &Map<String, Value>, b: &Map<String, Value>) {
         for (key, of_a) in a {
             let Some(of_b) = b.get(key) else { continue };
-            if ASIDE.contains(&key.as_str()) || is_deviation(key, a) || is_of_fit(key, a) {
+            let told = is_deviation(key, a) || is_of_fit(key, a) || is_label(path, key, of_a);
+            if told || ASIDE.contains(&key.as_str()) {
                 continue;
             }
             let inner = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-            if WORKLOAD.contains(&key.as_str()) {
-                if of_a != of_b {
-                    self.warnings.push(workload(&inner, of_a, of_b));
+            if WORKLOAD.contains(&key.as_str()) && !are_parts(of_a) {
+                self.differ(&inner, of_a, of_b);
+            } else if SAMPLES.contains(&key.as_str()) {
+                if let (Some(a), Some(b)) = (moments_of(samples(of_a)), moments_of(samples(of_b))) {
+                    self.moments(&inner, a, b, Basis::Samples);
                 }
             } else if let (Some(a), Some(b)) = (named_mean(key, a), named_mean(key, b)) {
-                self.quantities.push(Quantity::of_moments(inner, a, b, Basis::Summary));
+                self.moments(&inner, a, b, Basis::Summary);
+            } else if let (Some(a), Some(b)) = (repeats(key, a), repeats(key, b)) {
+                self.moments(&inner, a, b, Basis::Samples);
             } else {
                 self.walk(&inner, of_a, of_b);
             }
         }
     }
 
-    /// Lists of parts: those at the same place belong together.
-    fn items(&mut self, path: &str, a: &[Value], b: &[Value]) {
-        if a.len() != b.len() {
-            let lengths = format!("{} in A, {} in B", a.len(), b.len());
-            self.warnings.push(format!("{path} has different lengths: {lengths}"));
+    /// Parts of a list: those of the same label belong together.
+    fn parts(&mut self, path: &str, a: &[Value], b: &[Value]) {
+        let (of_a, of_b) = (labelled(a), labelled(b));
+        let mut alone = |mine: &[(String, &Value)], others: &[(String, &Value)], whose: &str| {
+            for (label, _) in mine {
+                if !others.iter().any(|(other, _)| other == label) {
+                    self.warnings.push(format!("only {whose} has {path}[{label}]"));
+                }
+            }
+        };
+        alone(&of_a, &of_b, "A");
+        alone(&of_b, &of_a, "B");
+        for (label, part) in of_a {
+            if let Some((_, other)) = of_b.iter().find(|(known, _)| *known == label) {
+                self.walk(&format!("{path}[{label}]"), part, other);
+            }
         }
-        for (at, (of_a, of_b)) in a.iter().zip(b).enumerate() {
-            let label = of_a.get("name").and_then(Value::as_str);
-            let label = label.map_or_else(|| (at + 1).to_string(), str::to_owned);
-            self.walk(&format!("{path}[{label}]"), of_a, of_b);
+    }
+
+    /// Warns of each difference in what was asked for.
+    fn differ(&mut self, path: &str, a: &Value, b: &Value) {
+        match (a, b) {
+            (a, b) if a == b => {}
+            (Value::Object(a), Value::Object(b)) => {
+                let more = b.keys().filter(|key| !a.contains_key(*key));
+                for key in a.keys().chain(more) {
+                    let of = |fields: &Map<String, Value>| fields.get(key).cloned();
+                    let (a, b) = (of(a).unwrap_or_default(), of(b).unwrap_or_default());
+                    self.differ(&format!("{path}.{key}"), &a, &b);
+                }
+            }
+            (Value::Array(a), Value::Array(b)) if !are_texts(a) || !are_texts(b) => {
+                self.warnings.push(format!("the workload differs in {path}"));
+            }
+            (a, b) => {
+                let line =
+                    format!("the workload differs in {path}: {} in A, {} in B", shown(a), shown(b));
+                self.warnings.push(line);
+            }
         }
     }
 }
 
-fn workload(path: &str, a: &Value, b: &Value) -> String {
-    match (a, b) {
-        (Value::Array(_) | Value::Object(_), _) | (_, Value::Array(_) | Value::Object(_)) => {
-            format!("the workload differs in {path}")
+/// A value in a warning.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "none".to_owned(),
+        Value::Array(items) => {
+            let words: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
+            words.join(" ")
         }
-        _ => format!("the workload differs in {path}: {a} in A, {b} in B"),
+        other => other.to_string(),
     }
+}
+
+fn are_parts(value: &Value) -> bool {
+    let items = value.as_array().filter(|items| !items.is_empty());
+    items.is_some_and(|items| items.iter().all(Value::is_object))
+}
+
+fn are_texts(items: &[Value]) -> bool {
+    items.iter().all(Value::is_string)
+}
+
+/// Each part with what tells it from the others.
+fn labelled(parts: &[Value]) -> Vec<(String, &Value)> {
+    let mut known = HashSet::new();
+    let each = parts.iter().enumerate().map(|(at, part)| {
+        let label = label(part).filter(|label| known.insert(label.clone()));
+        (label.unwrap_or_else(|| (at + 1).to_string()), part)
+    });
+    each.collect()
+}
+
+/// What a part is of: its name, or what was asked for in it.
+fn label(part: &Value) -> Option<String> {
+    let number = |key: &str| part.get(key).and_then(Value::as_u64);
+    let text = |key: &str| part.get(key).and_then(Value::as_str);
+    if let Some(name) = text("name").or_else(|| text("what")) {
+        return Some(name.to_owned());
+    }
+    if let Some(width) = number("width") {
+        return Some(format!("width {width}"));
+    }
+    match text("axis") {
+        Some("context") => return Some(format!("slots {}", number("slots")?)),
+        Some(_) => return Some(format!("context {}", number("context")?)),
+        None => {}
+    }
+    let tokens = number("tokens")?;
+    match number("calls") {
+        Some(calls) => Some(format!("{tokens} tokens in {calls}")),
+        None => Some(format!("{tokens} tokens")),
+    }
+}
+
+/// Whether a member is what its part is called by.
+fn is_label(path: &str, key: &str, value: &Value) -> bool {
+    path.ends_with(&format!("[{key} {value}]"))
 }
 
 /// Whether a key is the standard deviation of a mean beside it, and so counted there.
@@ -168,4 +271,16 @@ fn named_mean(key: &str, fields: &Map<String, Value>) -> Option<Moments> {
     let rest = key.strip_prefix("mean_")?;
     let number = |key: &str| fields.get(key).and_then(Value::as_f64);
     moments(number(key)?, number(&format!("std_{rest}"))?, number("completed")?)
+}
+
+/// The repeats behind a median: the members of the same name of `samples` beside it.
+fn repeats(key: &str, fields: &Map<String, Value>) -> Option<Moments> {
+    let samples = fields.get("samples")?.as_array()?;
+    let each: Option<Vec<f64>> =
+        samples.iter().map(|sample| sample.get(key).and_then(Value::as_f64)).collect();
+    moments_of(each)
+}
+
+fn moments_of(samples: Option<Vec<f64>>) -> Option<Moments> {
+    Moments::of(&samples?)
 }

@@ -2,7 +2,7 @@
 
 use super::{BothWays, Decomposition, Outcome};
 use crate::law::{LawFit, MergePrediction};
-use crate::report::number::{estimate, interval, number, or_dash, percent};
+use crate::report::number::{counted, estimate, interval, number, or_dash, percent};
 use crate::report::{FitPlot, Plot, PlotError, Report, Section, Side, Table};
 use crate::stats::Weighting;
 
@@ -20,10 +20,10 @@ impl Outcome {
         }
         if let Some(reading) = &self.bimodal {
             report.section("The wave check, read as bimodal").text(format!(
-                "{} requests with {} calls more: the mean TTFT moves by {:.1} k and moved by {} ms, so a \
+                "{} requests with {} more: the mean TTFT moves by {:.1} k and moved by {} ms, so a \
                  call costs {:.1} ms.",
                 reading.wave.requests,
-                reading.wave.more_calls,
+                counted(reading.wave.more_calls as usize, "call"),
                 reading.factor,
                 number(reading.mean_ttft_moved_ms),
                 reading.per_call_ms
@@ -35,7 +35,9 @@ impl Outcome {
         if !self.fixed_shares.is_empty() {
             let headings =
                 [("tokens", Side::Right), ("TTFT ms", Side::Left), ("fixed", Side::Left)];
-            let mut table = Table::new("Prompts in one call, with 95 % intervals", &headings);
+            let known = self.fixed_shares.iter().any(|fixed| fixed.share.interval.is_some());
+            let caption = format!("Prompts in one call{}", with_intervals(known));
+            let mut table = Table::new(caption, &headings);
             for fixed in &self.fixed_shares {
                 let share = match fixed.share.interval {
                     Some(ends) => format!(
@@ -92,6 +94,11 @@ impl Decomposition {
         }
         Ok(())
     }
+}
+
+/// For captions of estimates, which have intervals where the law has.
+fn with_intervals(known: bool) -> &'static str {
+    if known { ", with 95 % intervals" } else { "" }
 }
 
 fn capitalised(text: &str) -> String {
@@ -189,9 +196,9 @@ fn quality(fit: &LawFit) -> String {
         Some(largest) => {
             let point = fit.points[largest.point];
             format!(
-                "; leaving one point out moves ms a call by {} at most (the point of {} calls, {} tokens)",
+                "; leaving one point out moves ms a call by {} at most (the point of {}, {} tokens)",
                 number(largest.by.abs()),
-                point.calls,
+                counted(point.calls as usize, "call"),
                 point.tokens
             )
         }
@@ -218,7 +225,12 @@ fn quality(fit: &LawFit) -> String {
 /// Adds what merging gains, and whether the law says it or only continues to it.
 pub fn describe_merge(merge: &MergePrediction, section: &mut Section) {
     let mut table = Table::new(
-        format!("{} prompts with {} tokens, with 95 % intervals", merge.prompts, merge.tokens),
+        format!(
+            "{} prompts with {} tokens{}",
+            merge.prompts,
+            merge.tokens,
+            with_intervals(merge.wave_gain.interval.is_some())
+        ),
         &[
             ("", Side::Left),
             ("calls", Side::Right),

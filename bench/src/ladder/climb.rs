@@ -11,8 +11,8 @@ use rand_chacha::rand_core::SeedableRng;
 use super::knee::Knee;
 use super::rung::{Ladder, Level, Rung, Sample, Shape};
 use crate::load::{
-    Bar, Client, Lengths, LoadError, Measured, Plan, RandomSet, ServerTokens, ServerView, Slo,
-    Tally, Target, Tokens, Workload,
+    Bar, CACHED_SHARE, Client, Lengths, LoadError, Measured, Plan, RandomSet, ServerTokens,
+    ServerView, Slo, Tally, Target, Tokens, Workload,
 };
 use crate::record::{Invalid, Kind, Record};
 
@@ -201,6 +201,9 @@ struct Faults {
     failed: usize,
     first: Option<String>,
     cached: Option<u64>,
+    /// Cached beyond what prompts have in common on purpose.
+    cached_beyond: u64,
+    prompt_tokens: usize,
 }
 
 impl Faults {
@@ -208,6 +211,8 @@ impl Faults {
         self.requests += measured.ended().count();
         self.failed += measured.failed();
         self.first = self.first.take().or_else(|| measured.first_failure());
+        self.cached_beyond += measured.cached_beyond(0);
+        self.prompt_tokens += measured.input_tokens();
         self.cached = match (self.cached, measured.cached_tokens()) {
             (None, None) => None,
             (a, b) => Some(a.unwrap_or(0) + b.unwrap_or(0)),
@@ -223,7 +228,8 @@ impl Faults {
                 found: format!("{} of {}", self.failed, self.requests),
             });
         }
-        if let Some(tokens) = self.cached.filter(|tokens| *tokens > 0) {
+        let tokens = self.cached_beyond;
+        if tokens as f64 > CACHED_SHARE * self.prompt_tokens as f64 {
             record.invalidate(Invalid::PrefixCacheServed { tokens });
         }
     }

@@ -159,7 +159,9 @@ mod tests {
             failed: 0,
             duration_s: 1.0,
             ttft_ms: (1..=width).map(|at| at as f64).collect(),
-            mean_tpot_ms: Some(2.0),
+            mean_ttft_ms: Some(1.0),
+            p99_ttft_ms: Some(1.0),
+            tpot_ms: Some(2.0),
             tokens_per_s,
             goodput_per_s: None,
             occupancy: 1.0,
@@ -197,6 +199,7 @@ mod tests {
         for part in ["refilled", "knee may lie beyond", "Knee: width 4 with 40 tokens/s"] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        assert!(!text.contains("The widest wave"), "a terminal has no plots: {text}");
         assert_eq!(report.html().unwrap().matches("<svg").count(), 5);
     }
 

@@ -37,8 +37,12 @@ pub struct Sample {
     pub duration_s: f64,
     /// Times to first token, milliseconds.
     pub ttft_ms: Vec<f64>,
+    /// Mean of those.
+    pub mean_ttft_ms: Option<f64>,
+    /// Their 99th percentile.
+    pub p99_ttft_ms: Option<f64>,
     /// Mean time of a token after the first, milliseconds.
-    pub mean_tpot_ms: Option<f64>,
+    pub tpot_ms: Option<f64>,
     /// Tokens generated a second, of all answers together.
     pub tokens_per_s: f64,
     /// Answers a second that kept the objectives, where there are some.
@@ -66,14 +70,17 @@ impl Sample {
         let open: f64 = measured.ended().map(|outcome| outcome.took).sum();
         let rise = |name: &str| Some(after.get(name)? - before.get(name)?);
         let (rows, calls) = (rise(ROWS), rise(CALLS));
+        let ttft_ms = measured.samples(Metric::Ttft);
         Self {
             repeat,
             order,
             completed: measured.completed(),
             failed: measured.failed(),
             duration_s,
-            ttft_ms: measured.samples(Metric::Ttft),
-            mean_tpot_ms: mean(&measured.samples(Metric::Tpot)),
+            mean_ttft_ms: mean(&ttft_ms),
+            p99_ttft_ms: percentile(&ttft_ms, 99.0),
+            ttft_ms,
+            tpot_ms: mean(&measured.samples(Metric::Tpot)),
             tokens_per_s: measured.output_throughput(),
             goodput_per_s: measured.goodput.map(|goodput| goodput.good as f64 / duration_s),
             occupancy: open / (duration_s * width as f64),
@@ -115,9 +122,9 @@ impl Level {
             median(&samples.iter().filter_map(of).collect::<Vec<_>>())
         };
         Self {
-            mean_ttft_ms: middle(&|sample| mean(&sample.ttft_ms)),
-            p99_ttft_ms: middle(&|sample| percentile(&sample.ttft_ms, 99.0)),
-            tpot_ms: middle(&|sample| sample.mean_tpot_ms),
+            mean_ttft_ms: middle(&|sample| sample.mean_ttft_ms),
+            p99_ttft_ms: middle(&|sample| sample.p99_ttft_ms),
+            tpot_ms: middle(&|sample| sample.tpot_ms),
             // A load without an answer has no throughput to speak of.
             tokens_per_s: middle(&|s| (s.completed > 0).then_some(s.tokens_per_s)),
             goodput_per_s: middle(&|sample| sample.goodput_per_s),
@@ -191,7 +198,9 @@ mod tests {
             failed: 0,
             duration_s: 1.0,
             ttft_ms: vec![tokens_per_s, 3.0 * tokens_per_s],
-            mean_tpot_ms: None,
+            mean_ttft_ms: Some(2.0 * tokens_per_s),
+            p99_ttft_ms: Some(3.0 * tokens_per_s),
+            tpot_ms: None,
             tokens_per_s,
             goodput_per_s: None,
             occupancy: 0.5,

@@ -1,10 +1,13 @@
 //! Looks for the limits along both axes.
 
+use std::future::Future;
+
 use serde::{Deserialize, Serialize};
 
 use super::bisect::{Boundary, bisect};
 use super::try_start::{LimitError, Plan, Refusal, Started, Starter};
-use crate::record::{Invalid, Record};
+use crate::record::{Invalid, Record, Server};
+use crate::report::number::counted;
 
 /// Contexts are looked for in steps of a KV block, tokens.
 const STEP: usize = 64;
@@ -70,10 +73,16 @@ pub struct Limits {
     pub ceilings: Vec<Ceiling>,
     /// The largest slots x context of them.
     pub largest: Option<(usize, usize)>,
+    /// Ceilings that were asked for; more than there are, if the search was interrupted.
+    pub planned: usize,
+    /// The servers that served, for the record, which has them once.
+    #[serde(skip)]
+    pub servers: Vec<Server>,
 }
 
 impl Find {
-    /// Looks for all of them. `found` hears of each as it is found.
+    /// Looks for all of them. `found` hears of each as it is found. Once `stop` is ready it ends with those
+    /// that are found by then; a server that is being started is killed, and its ranks go with it.
     ///
     /// # Errors
     ///
@@ -82,18 +91,28 @@ impl Find {
         &self,
         starter: &Starter,
         mut found: impl FnMut(&Ceiling),
+        stop: impl Future,
     ) -> Result<Limits, LimitError> {
         let contexts = self.slots.iter().map(|slots| (Axis::Context, *slots));
         let slots = self.contexts.iter().map(|context| (Axis::Slots, *context));
-        let mut ceilings = Vec::new();
-        for (axis, given) in contexts.chain(slots) {
-            let ceiling = ceiling(starter, axis, given).await?;
-            found(&ceiling);
-            ceilings.push(ceiling);
+        let wanted: Vec<(Axis, usize)> = contexts.chain(slots).collect();
+        let (mut ceilings, mut servers) = (Vec::new(), Vec::new());
+        let search = async {
+            for (axis, given) in &wanted {
+                let (ceiling, server) = ceiling(starter, *axis, *given).await?;
+                found(&ceiling);
+                ceilings.push(ceiling);
+                servers.extend(server);
+            }
+            Ok::<_, LimitError>(())
+        };
+        tokio::select! {
+            searched = search => searched?,
+            _ = stop => {}
         }
         let largest = ceilings.iter().max_by_key(|ceiling| ceiling.slots_x_context);
         let largest = largest.map(|ceiling| (ceiling.slots, ceiling.context));
-        Ok(Limits { ceilings, largest })
+        Ok(Limits { ceilings, largest, planned: wanted.len(), servers })
     }
 }
 
@@ -105,7 +124,16 @@ fn size(axis: Axis, given: usize, step: usize) -> (usize, usize) {
     }
 }
 
-async fn ceiling(starter: &Starter, axis: Axis, given: usize) -> Result<Ceiling, LimitError> {
+fn size_text(slots: usize, context: usize) -> String {
+    format!("{} of {context} tokens", counted(slots, "slot"))
+}
+
+/// One of them, and the server that served at it.
+async fn ceiling(
+    starter: &Starter,
+    axis: Axis,
+    given: usize,
+) -> Result<(Ceiling, Option<Server>), LimitError> {
     let most = match axis {
         Axis::Context => MOST_CONTEXT / STEP,
         Axis::Slots => MOST_SLOTS,
@@ -128,19 +156,19 @@ async fn ceiling(starter: &Starter, axis: Axis, given: usize) -> Result<Ceiling,
     let Some((above, why)) = refused else {
         let (slots, context) = size(axis, given, most);
         return Err(LimitError::Plan {
-            command: format!("for {slots} slots of {context} tokens"),
+            command: format!("for {}", size_text(slots, context)),
             reason: "it would start, which no program of this kind does".to_owned(),
         });
     };
     let Some(plan) = largest else {
         let (slots, context) = size(axis, given, 1);
-        let smallest = format!("{slots} slots of {context} tokens");
-        return Err(LimitError::Nothing { smallest, reason: why.message });
+        let smallest = size_text(slots, context);
+        return Err(LimitError::Nothing { smallest, why });
     };
     let above = size(axis, given, above);
-    let started = starter.start(plan.slots, plan.context).await?;
-    let above_started = starter.start(above.0, above.1).await?;
-    Ok(Ceiling {
+    let (started, server) = starter.start(plan.slots, plan.context).await?;
+    let (above_started, _) = starter.start(above.0, above.1).await?;
+    let ceiling = Ceiling {
         axis,
         slots: plan.slots,
         context: plan.context,
@@ -153,14 +181,19 @@ async fn ceiling(starter: &Starter, axis: Axis, given: usize) -> Result<Ceiling,
         limited_by_memory: above_started.refusal.as_ref().is_some_and(Refusal::is_of_memory),
         above_started,
         plans,
-    })
+    };
+    Ok((ceiling, server))
 }
 
 impl Limits {
-    /// Marks a record in which a start did not do as it had planned.
+    /// Marks a record in which a start did not do as it had planned, or that is not complete.
     pub fn judge(&self, record: &mut Record<()>) {
+        let (done, planned) = (self.ceilings.len(), self.planned);
+        if done < planned {
+            record.invalidate(Invalid::Interrupted { done, planned, what: "limits".to_owned() });
+        }
         for ceiling in &self.ceilings {
-            let size = |(slots, context)| format!("a start with {slots} slots of {context} tokens");
+            let size = |(slots, context)| format!("a start with {}", size_text(slots, context));
             if let Some(refusal) = &ceiling.started.refusal {
                 record.invalidate(Invalid::Unexpected {
                     what: size((ceiling.slots, ceiling.context)),
@@ -210,11 +243,22 @@ mod tests {
         for (refused, above_refused, reasons) in
             [(false, true, 0), (true, true, 1), (false, false, 1), (true, false, 2)]
         {
-            let limits = Limits { ceilings: vec![ceiling(refused, above_refused)], largest: None };
+            let ceilings = vec![ceiling(refused, above_refused)];
+            let limits = Limits { ceilings, largest: None, planned: 1, servers: vec![] };
             let mut record = Record::new(Kind::Limit, vec![], ());
             limits.judge(&mut record);
             assert_eq!(record.reasons().count(), reasons, "{refused} {above_refused}");
         }
+    }
+
+    #[test]
+    fn a_search_that_was_interrupted_is_not_complete() {
+        let ceilings = vec![ceiling(false, true)];
+        let limits = Limits { ceilings, largest: None, planned: 3, servers: vec![] };
+        let mut record = Record::new(Kind::Limit, vec![], ());
+        limits.judge(&mut record);
+        let said = record.verdict().unwrap_err().to_string();
+        assert!(said.contains("interrupted after 1 of 3 limits"), "{said}");
     }
 
     #[test]

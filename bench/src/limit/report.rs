@@ -3,7 +3,7 @@
 use super::find::{Axis, Ceiling, Limits};
 use super::try_start::Started;
 use crate::record::Record;
-use crate::report::number::number;
+use crate::report::number::{counted, number};
 use crate::report::{Report, Side, Table};
 
 /// A table of the limits, and what the servers above them say.
@@ -94,10 +94,9 @@ fn starts(limits: &Limits) -> Table {
 
 fn above(ceiling: &Ceiling) -> String {
     let (slots, context) = ceiling.above;
+    let size = format!("{} of {context} tokens", counted(slots, "slot"));
     match &ceiling.above_started {
-        Started { refusal: None, .. } => format!("{slots} slots of {context} tokens: it started."),
-        Started { refusal: Some(refusal), .. } => {
-            format!("{slots} slots of {context} tokens: {}", refusal.message)
-        }
+        Started { refusal: None, .. } => format!("{size}: it started."),
+        Started { refusal: Some(refusal), .. } => format!("{size}: {}", refusal.message),
     }
 }

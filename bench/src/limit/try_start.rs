@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::arms::{ArmError, Launch, OwnServer};
+use crate::arms::{ArmError, BAD_INPUT, Launch, OwnServer};
+use crate::record::Server;
 
 /// What a plan may take: it reads a few small files.
 const PLAN_LIMIT: Duration = Duration::from_secs(120);
 
-/// The exit code of what memory refuses; 2 is of what cannot be at all.
+/// The exit code of what memory refuses.
 const NO_ROOM: i32 = 1;
 
 /// A limit that cannot be looked for.
@@ -30,13 +31,24 @@ pub enum LimitError {
         reason: String,
     },
     /// Not even the smallest size can be had.
-    #[error("not even {smallest} starts: {reason}")]
+    #[error("not even {smallest} starts: {}", .why.message)]
     Nothing {
         /// The smallest that was asked for.
         smallest: String,
         /// What the server says.
-        reason: String,
+        why: Refusal,
     },
+}
+
+impl LimitError {
+    /// Whether what was asked for is at fault, and not the machine.
+    pub fn is_bad_input(&self) -> bool {
+        match self {
+            LimitError::Arm(error) => error.is_bad_input(),
+            LimitError::Nothing { why, .. } => why.is_of_request(),
+            LimitError::Plan { .. } => false,
+        }
+    }
 }
 
 /// What a server plans to take.
@@ -62,6 +74,11 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// Whether what was asked for cannot be at all, on no machine.
+    pub fn is_of_request(&self) -> bool {
+        self.exit_code == Some(BAD_INPUT)
+    }
+
     /// Whether memory or a budget is what is short.
     pub fn is_of_memory(&self) -> bool {
         self.exit_code == Some(NO_ROOM)
@@ -133,24 +150,30 @@ impl Starter {
         Ok(Ok(plan))
     }
 
-    /// Starts a server of this size, waits until it serves or ends, and stops it.
+    /// Starts a server of this size, waits until it serves or ends, and stops it. One that served has
+    /// described itself.
     ///
     /// # Errors
     ///
     /// It does neither in time, or it does not stop.
-    pub async fn start(&self, slots: usize, context: usize) -> Result<Started, LimitError> {
+    pub async fn start(
+        &self,
+        slots: usize,
+        context: usize,
+    ) -> Result<(Started, Option<Server>), LimitError> {
         let began = Instant::now();
         let mut server = OwnServer::spawn(self.sized(slots, context))?;
         let ready = server.ready(|_| {}).await;
         let seconds = began.elapsed().as_secs_f64();
         match ready {
             Ok(()) => {
+                let described = server.description().await;
                 server.stop().await?;
-                Ok(Started { refusal: None, seconds })
+                Ok((Started { refusal: None, seconds }, Some(described)))
             }
             Err(ArmError::Ended { status, said, .. }) if status.code().is_some() => {
                 let refusal = Refusal { exit_code: status.code(), message: said };
-                Ok(Started { refusal: Some(refusal), seconds })
+                Ok((Started { refusal: Some(refusal), seconds }, None))
             }
             Err(error) => Err(error.into()),
         }

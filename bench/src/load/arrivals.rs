@@ -27,10 +27,12 @@ impl Arrivals {
     ///
     /// A number that is not above 0.
     pub fn new(rate: f64, burstiness: f64) -> Result<Self, LoadError> {
-        for (what, value) in [("request rate", rate), ("burstiness", burstiness)] {
+        for (what, value, infinite) in
+            [("request rate", rate, "all at once"), ("burstiness", burstiness, "evenly spaced")]
+        {
             // Also catches what is no number.
             if value.partial_cmp(&0.0) != Some(std::cmp::Ordering::Greater) {
-                return Err(LoadError::Arrivals { what, value });
+                return Err(LoadError::Arrivals { what, value, infinite });
             }
         }
         Ok(Self { rate, burstiness })

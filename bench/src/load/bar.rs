@@ -28,7 +28,7 @@ impl Bar {
         } else {
             ProgressBar::new(requests as u64)
         };
-        let template = "{prefix} [{bar:30}] {pos}/{len} {elapsed}<{eta} {msg}";
+        let template = "{prefix} [{bar:20}] {pos}/{len} {elapsed}<{eta} {wide_msg}";
         // The template is fixed and valid; with another one the bar would keep its plain style.
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
@@ -58,14 +58,13 @@ impl Drop for Bar {
 
 fn message(counts: &Counts, elapsed: Duration) -> String {
     let rate = counts.tokens as f64 / elapsed.as_secs_f64().max(1e-3);
-    let mut text = format!("{} open, {rate:.0} tok/s", counts.open());
-    if let Some(ttft) = counts.mean_ttft_ms {
-        text += &format!(", TTFT {ttft:.1} ms");
-    }
-    if counts.failed > 0 {
-        text += &format!(", {} FAILED", counts.failed);
-    }
-    text
+    // A narrow terminal cuts the end off.
+    let failed = match counts.failed {
+        0 => String::new(),
+        failed => format!("{failed} FAILED, "),
+    };
+    let ttft = counts.mean_ttft_ms.map(|ttft| format!(", TTFT {ttft:.1} ms")).unwrap_or_default();
+    format!("{failed}{} open, {rate:.0} tok/s{ttft}", counts.open())
 }
 
 #[cfg(test)]
@@ -78,6 +77,6 @@ mod tests {
         assert_eq!(message(&counts, Duration::from_secs(2)), "5 open, 250 tok/s");
         let counts = Counts { failed: 2, mean_ttft_ms: Some(12.34), ..counts };
         let shown = message(&counts, Duration::from_secs(2));
-        assert_eq!(shown, "3 open, 250 tok/s, TTFT 12.3 ms, 2 FAILED");
+        assert_eq!(shown, "2 FAILED, 3 open, 250 tok/s, TTFT 12.3 ms");
     }
 }

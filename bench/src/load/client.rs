@@ -1,12 +1,13 @@
 //! Sends one request and reads its stream.
 
 use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use eventsource_stream::Eventsource;
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -84,6 +85,8 @@ pub struct Outcome {
     pub answer: Result<Answer, Failure>,
     /// From sending to the end, whatever it was.
     pub took: f64,
+    /// It was sent a second time, because the server had closed the connection that it first went over.
+    pub resent: bool,
 }
 
 impl Outcome {
@@ -129,7 +132,9 @@ impl Client {
         let sent = Instant::now();
         tally.sent();
         let limit = self.target.timeout;
-        let answer = match tokio::time::timeout(limit, self.exchange(body, sent, tally)).await {
+        let mut resent = false;
+        let exchange = self.exchange(body, sent, tally, &mut resent);
+        let answer = match tokio::time::timeout(limit, exchange).await {
             Ok(answer) => answer,
             Err(_) => Err(Failure::Timeout { limit_s: limit.as_secs_f64() }),
         };
@@ -140,6 +145,7 @@ impl Client {
             planned_output: planned.output_tokens,
             answer,
             took: sent.elapsed().as_secs_f64(),
+            resent,
         }
     }
 
@@ -148,16 +154,25 @@ impl Client {
         body: String,
         sent: Instant,
         tally: &Tally,
+        resent: &mut bool,
     ) -> Result<Answer, Failure> {
         let url = format!("{}{}", self.target.base_url, self.target.endpoint);
-        let request = self
-            .http
-            .post(url)
-            .header(CONTENT_TYPE, "application/json")
-            .headers(self.target.headers.clone())
-            .body(body);
-        let response =
-            request.send().await.map_err(|error| Failure::Connection { reason: causes(&error) })?;
+        let send = || {
+            self.http
+                .post(&url)
+                .header(CONTENT_TYPE, "application/json")
+                .headers(self.target.headers.clone())
+                .body(body.clone())
+                .send()
+        };
+        let response = match send().await {
+            Err(error) if broke_off(&error) => {
+                *resent = true;
+                send().await
+            }
+            response => response,
+        };
+        let response = response.map_err(|error| Failure::Connection { reason: causes(&error) })?;
         let status = response.status();
         if !status.is_success() {
             // The status is the news; a body that breaks off does not hide it.
@@ -236,7 +251,27 @@ async fn read(
             }
         }
     }
+    // What ends the body is mostly there already; with it read the connection can be used again.
+    let _ = events.next().now_or_never();
     reading.finish()
+}
+
+/// Whether a connection ended without a byte of an answer. `llama-server` closes connections after a stream
+/// and promises to keep them; whoever has sent the next request by then learns it so, and clients that people
+/// use send it again.
+fn broke_off(error: &reqwest::Error) -> bool {
+    let mut cause: Option<&dyn Error> = error.source();
+    while let Some(error) = cause {
+        if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_incomplete_message) {
+            return true;
+        }
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if matches!(kind, Some(io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// When the latest bytes of a stream came.

@@ -177,11 +177,20 @@ impl Measured {
         said.map(|tokens| tokens as u64).reduce(|a, b| a + b)
     }
 
-    /// Cached tokens beyond those of a prefix that prompts share on purpose, of all answers together.
+    /// Cached tokens of all answers together, beyond those that all prompts have in common: a prefix on
+    /// purpose, and what the server's chat template adds to each.
     pub fn cached_beyond(&self, shared_prefix: usize) -> u64 {
-        let beyond =
-            |answer: &Answer| answer.cached_tokens.unwrap_or(0).saturating_sub(shared_prefix);
-        self.answers().map(|(_, answer)| beyond(answer) as u64).sum()
+        let beyond = |(outcome, answer): (&Outcome, &Answer)| {
+            let counted = answer.prompt_tokens.zip(outcome.planned_prompt);
+            let added = counted.map_or(0, |(counted, planned)| counted.saturating_sub(planned));
+            answer.cached_tokens.unwrap_or(0).saturating_sub(shared_prefix + added) as u64
+        };
+        self.answers().map(beyond).sum()
+    }
+
+    /// Requests that were sent a second time.
+    pub fn resent(&self) -> usize {
+        self.ended().filter(|outcome| outcome.resent).count()
     }
 
     /// Answers for which a cache had something; none if the server never says.
@@ -243,6 +252,7 @@ impl Measured {
             "total_token_throughput": per_second(input + output),
             "max_output_tokens_per_s": peaks::tokens_per_second(self.ended()),
             "max_concurrent_requests": self.peak_concurrency(),
+            "resent": self.resent(),
             "unfinished": self.outcomes.len() - self.ended().count(),
             "interrupted": self.interrupted,
             "failures": self.failures(),

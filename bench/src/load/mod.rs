@@ -31,7 +31,7 @@ pub use overhead::{Late, Overhead};
 pub use reading::{Answer, CountedBy};
 pub use report::report;
 pub use run::{Plan, Ran};
-pub use session::{Session, Told};
+pub use session::{CACHED_SHARE, Session, Told};
 pub use tally::{Counts, Tally};
 pub use tokens::{ServerTokens, TextCodec, Tokens};
 pub use view::{FirstModel, ServerView, first_model};
@@ -61,12 +61,14 @@ pub struct Planned {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// An arrival process without arrivals.
-    #[error("the {what} is {value}; a number above 0 is needed (inf: all at once)")]
+    #[error("the {what} is {value}; a number above 0 is needed (inf: {infinite})")]
     Arrivals {
         /// Which number.
         what: &'static str,
         /// Its value.
         value: f64,
+        /// What an infinite one means.
+        infinite: &'static str,
     },
     /// No HTTP client.
     #[error("the HTTP client cannot be set up: {0}")]

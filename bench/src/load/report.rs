@@ -23,16 +23,19 @@ pub fn report(
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
     };
+    let open = match record.result.get("max_concurrency") {
+        Some(Value::Number(most)) => format!("at most {most} open together"),
+        _ => "any number open together".to_owned(),
+    };
     report.introduce(format!(
-        "{} of {} requests were answered in {} s: data set {}, {} requests a second (burstiness {}), at most \
-         {} open together, seed {}.",
+        "{} of {} requests were answered in {} s: data set {}, {} requests a second (burstiness {}), \
+         {open}, seed {}.",
         measured.completed(),
         measured.outcomes.len(),
         number(measured.duration_s),
         asked("dataset_name"),
         asked("request_rate"),
         asked("burstiness"),
-        asked("max_concurrency"),
         asked("seed"),
     ));
     if let Some(failure) = measured.first_failure() {

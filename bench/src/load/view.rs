@@ -56,7 +56,7 @@ pub async fn first_model(
 /// What a server says of itself at one moment. What one of another kind does not say is none or empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerView {
-    /// What `/version` says.
+    /// What `/version` says, or `/props`.
     pub version: Option<String>,
     /// The first model of `/v1/models`.
     pub model: Option<FirstModel>,
@@ -81,6 +81,8 @@ pub struct Health {
     pub device: Option<String>,
     /// Experiment flags that are not at their defaults, by name.
     pub flags: BTreeMap<String, String>,
+    /// Settings in force that results depend on.
+    pub settings: BTreeMap<String, Value>,
 }
 
 impl ServerView {
@@ -91,10 +93,15 @@ impl ServerView {
             // An unhealthy server says so with 503.
             matches!(status, 200 | 503).then_some(body)
         };
-        let version = ask("/version").await.and_then(|body| {
-            let version: Value = serde_json::from_str(&body).ok()?;
-            version["version"].as_str().map(str::to_owned)
-        });
+        let member = async |path: &str, name: &str| -> Option<String> {
+            let body: Value = serde_json::from_str(&ask(path).await?).ok()?;
+            body[name].as_str().map(str::to_owned)
+        };
+        let version = match member("/version", "version").await {
+            // `llama-server` says it there.
+            None => member("/props", "build_info").await,
+            version => version,
+        };
         Self {
             version,
             model: first_model(http, base_url, headers).await.ok(),
@@ -106,10 +113,22 @@ impl ServerView {
     /// What shows that the server afterwards is not the one of before, or not under the same flags.
     pub fn changes(&self, after: &Self, server: &str) -> Vec<Invalid> {
         let mut changes = Vec::new();
+        let server = server.to_owned();
+        if let Some(before) = &self.health {
+            match &after.health {
+                None => return vec![Invalid::ServerSilent { server }],
+                Some(after) if after.state != before.state => {
+                    let (before, after) = (before.state.clone(), after.state.clone());
+                    let server = server.clone();
+                    changes.push(Invalid::StateChanged { server, before, after });
+                }
+                Some(_) => {}
+            }
+        }
         let mut restarted = |what: &str, before: String, after: String| {
             if before != after {
                 changes.push(Invalid::ServerRestarted {
-                    server: server.to_owned(),
+                    server: server.clone(),
                     what: what.to_owned(),
                     before,
                     after,
@@ -124,17 +143,12 @@ impl ServerView {
                 restarted("the time its model was loaded", time(before), time(after));
             }
         }
-        let Some(before) = &self.health else { return changes };
-        let Some(after) = &after.health else {
-            restarted("its state", before.state.clone(), "no answer".to_owned());
-            return changes;
-        };
-        restarted("its state", before.state.clone(), after.state.clone());
+        let (Some(before), Some(after)) = (&self.health, &after.health) else { return changes };
         restarted("the epoch of its ranks", before.epoch.to_string(), after.epoch.to_string());
         restarted("its count of restarts", before.restarts.to_string(), after.restarts.to_string());
         let pids = |health: &Health| format!("{:?}", health.ranks);
         restarted("the process ids of its ranks", pids(before), pids(after));
-        changes.extend(before.flag_changes(after, server));
+        changes.extend(before.flag_changes(after, &server));
         changes
     }
 
@@ -152,11 +166,16 @@ impl ServerView {
             version: before.version.as_ref().map(|version| format!("{program} {version}")),
             model: before.model.as_ref().map(|model| model.id.clone()),
             tensor_parallel_size: ranks,
+            threads_per_rank: health
+                .settings
+                .get("threads_per_rank")
+                .and_then(Value::as_u64)
+                .and_then(|threads| usize::try_from(threads).ok()),
             device: health.device,
+            settings: health.settings,
             flags: health.flags.iter().map(|(name, value)| format!("{name}={value}")).collect(),
             counters_before: before.counters.clone(),
             counters_after: after.counters.clone(),
-            ..Server::default()
         }
     }
 }
@@ -179,6 +198,7 @@ impl Health {
             ranks: ranks.iter().filter_map(|rank| rank["pid"].as_u64()).collect(),
             device: ranks.first().and_then(|rank| rank["device"].as_str()).map(str::to_owned),
             flags: flags.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            settings: health["settings"].as_object().cloned().into_iter().flatten().collect(),
         })
     }
 
@@ -270,7 +290,7 @@ mod tests {
             assert!(said.len() == 1 && said[0].contains(part), "{part}: {said:?}");
         }
         let gone = view(health()).changes(&ServerView::default(), "server");
-        assert!(gone.len() == 1 && gone[0].to_string().contains("no answer"), "{gone:?}");
+        assert!(matches!(gone[..], [Invalid::ServerSilent { .. }]), "{gone:?}");
     }
 
     #[test]

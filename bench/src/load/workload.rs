@@ -5,6 +5,7 @@ mod random;
 mod words;
 
 use rand_chacha::ChaCha8Rng;
+use serde_json::{Map, Value, json};
 
 pub use files::{CustomSet, ShareGptSet};
 pub use random::{Lengths, RandomSet};
@@ -30,6 +31,30 @@ impl Workload {
             Workload::Random(_) => "random",
             Workload::ShareGpt(_) => "sharegpt",
             Workload::Custom(_) => "custom",
+        }
+    }
+
+    /// What tells it from others of its name, under the names of the options.
+    pub fn options(&self) -> Map<String, Value> {
+        let options = match self {
+            Workload::Random(set) => json!({
+                "random_input_len": set.input.middle(),
+                "random_output_len": set.output.middle(),
+                "random_range_ratio": set.input.ratio(),
+                "random_prefix_len": set.prefix,
+            }),
+            Workload::ShareGpt(set) => json!({
+                "dataset_path": set.path,
+                "sharegpt_output_len": set.output_tokens,
+            }),
+            Workload::Custom(set) => json!({
+                "dataset_path": set.path,
+                "custom_output_len": set.output_tokens,
+            }),
+        };
+        match options {
+            Value::Object(options) => options,
+            _ => Map::new(),
         }
     }
 

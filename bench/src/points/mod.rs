@@ -7,6 +7,7 @@
 
 mod json;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -74,14 +75,19 @@ pub enum PointsError {
     },
     /// No table has tokens and times.
     #[error(
-        "{}: no table has a column of tokens ({}) and one of times ({})",
+        "{}: no table has a column of tokens ({}) and one of times ({}); the columns are {}",
         .path.display(),
         TOKEN_COLUMNS.join(" or "),
-        TTFT_COLUMNS.join(", ")
+        .times.join(", "),
+        .there.join(", ")
     )]
     NoPoints {
         /// Which file.
         path: PathBuf,
+        /// Columns that would do for times.
+        times: Vec<String>,
+        /// All columns of its tables.
+        there: Vec<String>,
     },
     /// A table that was asked for is not there.
     #[error("{}: no table '{table}' with points; there is {}", .path.display(), .there.join(", "))]
@@ -133,13 +139,12 @@ struct Table {
 }
 
 impl Table {
-    fn column(&self, names: &[&str]) -> Option<usize> {
-        names.iter().find_map(|name| self.columns.iter().position(|column| column == name))
+    fn column(&self, names: &[impl AsRef<str>]) -> Option<usize> {
+        names.iter().find_map(|name| self.columns.iter().position(|column| column == name.as_ref()))
     }
 
-    fn has_points(&self, ttft: Option<&str>) -> bool {
-        let times = ttft.map_or_else(|| TTFT_COLUMNS.to_vec(), |name| vec![name]);
-        self.column(&TOKEN_COLUMNS).is_some() && self.column(&times).is_some()
+    fn has_points(&self, times: &[String]) -> bool {
+        self.column(&TOKEN_COLUMNS).is_some() && self.column(times).is_some()
     }
 }
 
@@ -182,10 +187,15 @@ fn wanted(
     tables: Vec<Table>,
     selection: &Selection,
 ) -> Result<Vec<Table>, PointsError> {
-    let column = selection.ttft_column.as_deref();
-    let tables: Vec<Table> = tables.into_iter().filter(|table| table.has_points(column)).collect();
+    let times = match &selection.ttft_column {
+        Some(column) => vec![column.clone()],
+        None => TTFT_COLUMNS.map(str::to_owned).to_vec(),
+    };
+    let columns: BTreeSet<String> = tables.iter().flat_map(|table| table.columns.clone()).collect();
+    let tables: Vec<Table> = tables.into_iter().filter(|table| table.has_points(&times)).collect();
     if tables.is_empty() {
-        return Err(PointsError::NoPoints { path: path.to_owned() });
+        let (path, there) = (path.to_owned(), columns.into_iter().collect());
+        return Err(PointsError::NoPoints { path, times, there });
     }
     if selection.tables.is_empty() {
         return Ok(tables);

@@ -71,7 +71,12 @@ fn what_cannot_be_read_is_named() {
     let tables = vec!["a".to_owned(), "b".to_owned()];
     let apart = refused(TABLES, &Selection { tables, ttft_column: column });
     assert!(apart.contains("no table 'b'"), "{apart}");
-    assert!(refused("tokens,ms\n1,2\n", &all()).contains("ttft_mean_ms"));
+    let no_times = refused("tokens,ms\n1,2\n", &all());
+    assert!(no_times.contains("ttft_mean_ms"), "{no_times}");
+    assert!(no_times.ends_with("the columns are ms, tokens"), "{no_times}");
+    let chosen = Selection { ttft_column: Some("foo".to_owned()), ..all() };
+    let not_there = refused("tokens,ttft_ms\n1,2\n", &chosen);
+    assert!(not_there.contains("one of times (foo); the columns are"), "{not_there}");
     assert!(refused("{\"a\": 1", &all()).contains("not JSON"));
     assert!(refused("tokens,ttft_ms\n1\n", &all()).contains("not CSV"));
     let cell = refused("tokens,ttft_ms\n5,1\nx,2\n", &all());

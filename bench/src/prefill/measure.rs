@@ -1,5 +1,6 @@
 //! Running a plan: every point once a round, in another order each time, its counters read around it.
 
+use std::future::Future;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -35,8 +36,6 @@ pub struct Measured {
     pub invalid: Vec<Invalid>,
     /// Whether servers ran one at a time, each started again every round, for want of memory.
     pub one_at_a_time: bool,
-    /// Version of the servers.
-    pub version: String,
 }
 
 /// What a measurement says of its way.
@@ -52,20 +51,20 @@ pub enum Progress<'a> {
     Done {
         /// So many.
         measured: usize,
-        /// Of so many.
-        of: usize,
         /// What for.
         what: &'static str,
     },
 }
 
-/// Runs a plan. The servers are left to the fleet, which its owner stops.
+/// Runs a plan. The servers are left to the fleet, which its owner stops. Once `stop` is ready it ends with
+/// the rounds that are complete by then, which may be none.
 pub async fn run(
     plan: &Plan,
     fleet: &mut Fleet,
     vocab_size: usize,
     seed: u64,
     progress: &mut dyn FnMut(Progress<'_>),
+    stop: impl Future,
 ) -> Result<Measured, ArmError> {
     let mut run = Run {
         plan,
@@ -77,23 +76,11 @@ pub async fn run(
             counts: plan.arms.iter().map(ArmCounts::of).collect(),
             invalid: Vec::new(),
             one_at_a_time: fleet.is_alone(),
-            version: String::new(),
         },
     };
-    if !fleet.is_alone() {
-        // All of them load before anything is measured.
-        for arm in 0..plan.arms.len() {
-            run.server(arm, fleet, progress).await?;
-        }
-    }
-    run.began = Instant::now();
-    for round in 0..plan.repeats {
-        for task in run.order(round, fleet.is_alone()) {
-            run.sample(task, round, fleet, progress).await?;
-            let measured = run.measured.samples.len();
-            let (of, what) = (plan.repeats * plan.tasks.len(), plan.tasks[task].purpose.name());
-            progress(Progress::Done { measured, of, what });
-        }
+    tokio::select! {
+        rounds = run.rounds(fleet, progress) => rounds?,
+        _ = stop => run.keep_whole_rounds(),
     }
     Ok(run.measured)
 }
@@ -106,6 +93,39 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    async fn rounds(
+        &mut self,
+        fleet: &mut Fleet,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<(), ArmError> {
+        let plan = self.plan;
+        if !fleet.is_alone() {
+            // All of them load before anything is measured.
+            for arm in 0..plan.arms.len() {
+                self.server(arm, fleet, progress).await?;
+            }
+        }
+        self.began = Instant::now();
+        for round in 0..plan.repeats {
+            for task in self.order(round, fleet.is_alone()) {
+                self.sample(task, round, fleet, progress).await?;
+                let measured = self.measured.samples.len();
+                let what = plan.tasks[task].purpose.name();
+                progress(Progress::Done { measured, what });
+            }
+        }
+        Ok(())
+    }
+
+    /// What there is of an interrupted run.
+    fn keep_whole_rounds(&mut self) {
+        let (a_round, planned) = (self.plan.tasks.len(), self.plan.repeats);
+        let done = self.measured.samples.len() / a_round;
+        self.measured.samples.truncate(done * a_round);
+        let what = "rounds".to_owned();
+        self.measured.invalid.push(Invalid::Interrupted { done, planned, what });
+    }
+
     /// The server of an arm, warm.
     async fn server<'f>(
         &mut self,
@@ -117,9 +137,7 @@ impl Run<'_> {
         let loading = |arm: &str, share| progress(Progress::Loading { arm, share });
         let (server, fresh) = fleet.get(arm, launch, loading).await?;
         if fresh {
-            if self.measured.version.is_empty() {
-                self.measured.version = server.version().await?;
-            }
+            self.measured.counts[arm].meet(server).await;
             // First calls of a size reserve and touch memory: the largest call, then the smallest.
             let of_arm = self.plan.tasks.iter().filter(|task| task.arm == arm);
             let sizes = of_arm.map(|task| task.prompts[0]);

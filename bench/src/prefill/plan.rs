@@ -99,6 +99,8 @@ pub struct Plan {
     pub tasks: Vec<Task>,
     /// Most tokens of a call where calls are not cut on purpose.
     pub budget: usize,
+    /// Positions that its longest sequence takes.
+    pub context: usize,
     /// Measured rounds.
     pub repeats: usize,
 }
@@ -160,7 +162,8 @@ impl Plan {
             .setting("max_queue", wish.wave)
             .setting("max_model_len", context);
 
-        let mut plan = Self { arms: Vec::new(), tasks: Vec::new(), budget, repeats: wish.repeats };
+        let repeats = wish.repeats;
+        let mut plan = Self { arms: Vec::new(), tasks: Vec::new(), budget, context, repeats };
         let whole = plan.arm(common.named("one call"));
         for length in &lengths {
             plan.task(Purpose::Length, whole, vec![*length]);

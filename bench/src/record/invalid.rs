@@ -21,6 +21,22 @@ pub enum Invalid {
         /// Its value after.
         after: String,
     },
+    /// Who was measured is gone, or does not say how it is.
+    #[error("the {server} no longer answered at the end of the run")]
+    ServerSilent {
+        /// Which server, by its name in the record.
+        server: String,
+    },
+    /// The server did not serve all the time.
+    #[error("the {server} did not stay ready during the run: it was {before} and became {after}")]
+    StateChanged {
+        /// Which server, by its name in the record.
+        server: String,
+        /// Its state before.
+        before: String,
+        /// Its state after.
+        after: String,
+    },
     /// Part of the samples were taken under one value, part under another.
     #[error("the flag {flag} of the {server} changed during the run, from {before} to {after}")]
     FlagChanged {

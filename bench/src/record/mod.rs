@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use chrono::{SecondsFormat, Utc};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use thiserror::Error;
 
 pub use command::{command_line, this_command};
@@ -229,7 +230,7 @@ impl<T: Serialize> Record<T> {
 }
 
 impl<T: DeserializeOwned> Record<T> {
-    /// Reads a file.
+    /// Reads a file: a record, or a result of `bench serve --save-result`, which has its record inside.
     pub fn read(path: &Path) -> Result<Self, RecordError> {
         #[derive(Deserialize)]
         struct Version {
@@ -239,17 +240,33 @@ impl<T: DeserializeOwned> Record<T> {
         let text = fs::read_to_string(path)
             .map_err(|source| RecordError::Read { path: here(), source })?;
         let parse = |source| RecordError::Parse { path: here(), source };
+        let value = unfolded(serde_json::from_str(&text).map_err(parse)?);
         // The version first: another one's fields may not be these.
-        let Version { schema } = serde_json::from_str(&text).map_err(parse)?;
+        let Version { schema } = Version::deserialize(&value).map_err(parse)?;
         if schema != SCHEMA {
             return Err(RecordError::Schema { path: here(), found: schema });
         }
-        let record: Self = serde_json::from_str(&text).map_err(parse)?;
+        let record: Self = serde_json::from_value(value).map_err(parse)?;
         if record.valid != record.invalid.is_empty() {
             let (valid, reasons) = (record.valid, record.invalid.len());
             return Err(RecordError::Contradiction { path: here(), valid, reasons });
         }
         Ok(record)
+    }
+}
+
+/// The record of a file that has its result around it.
+fn unfolded(mut value: Value) -> Value {
+    match value.as_object_mut().and_then(|members| members.remove("record")) {
+        Some(Value::Object(mut record)) => {
+            record.insert("result".to_owned(), value);
+            Value::Object(record)
+        }
+        Some(other) => {
+            value["record"] = other;
+            value
+        }
+        None => value,
     }
 }
 

@@ -44,6 +44,16 @@ fn a_record_is_read_as_it_was_written() {
 }
 
 #[test]
+fn a_result_with_its_record_inside_is_that_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, record) = (folder.path().join("result.json"), record());
+    let mut flat = record.result.clone();
+    flat["record"] = serde_json::to_value(record.clone().map(|_| ())).unwrap();
+    fs::write(&path, flat.to_string()).unwrap();
+    assert_eq!(Record::<Value>::read(&path).unwrap(), record);
+}
+
+#[test]
 fn reasons_have_a_type_and_a_message_in_the_file() {
     let mut record = record();
     record.invalidate(control());

@@ -76,7 +76,12 @@ pub(super) fn terminal(report: &Report) -> String {
     for paragraph in &report.introduction {
         let _ = writeln!(text, "{paragraph}");
     }
+    let is_plot = |block: &Block| matches!(block, Block::Plot(_));
     for section in &report.sections {
+        // Only its page has something to show of it.
+        if !section.blocks.is_empty() && section.blocks.iter().all(is_plot) {
+            continue;
+        }
         let _ = write!(text, "\n{}\n", section.heading);
         for block in &section.blocks {
             match block {

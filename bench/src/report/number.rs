@@ -31,6 +31,14 @@ pub fn or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), number)
 }
 
+/// A count with what is counted: `1 slot`, `4 slots`.
+pub fn counted(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
+}
+
 /// An interval, or a dash where there is none.
 pub fn interval(interval: Option<Interval>) -> String {
     match interval {
@@ -53,6 +61,11 @@ pub fn ratio(ratio: &Ratio) -> String {
         Some(Interval { low, high }) => format!("{:.3}x ({low:.3} to {high:.3})", ratio.ratio),
         None => format!("{:.3}x", ratio.ratio),
     }
+}
+
+/// An estimated ratio, as [`ratio`] shows it.
+pub fn estimated_ratio(estimate: &Estimate) -> String {
+    ratio(&Ratio { ratio: estimate.value, interval: estimate.interval })
 }
 
 /// A share as a percentage with one decimal.
@@ -80,8 +93,10 @@ mod tests {
         ] {
             assert_eq!(number(value), text);
         }
+        assert_eq!((counted(1, "slot"), counted(4, "slot")), ("1 slot".into(), "4 slots".into()));
         let interval = Some(Interval { low: 1.0, high: 2.25 });
         assert_eq!(estimate(&Estimate { value: 1.5, interval }), "1.5 (1 to 2.25)");
+        assert_eq!(estimated_ratio(&Estimate { value: 1.5, interval: None }), "1.500x");
         assert_eq!(ratio(&Ratio { ratio: 1.5, interval }), "1.500x (1.000 to 2.250)");
         assert_eq!((or_dash(None), percent(0.1234)), ("-".to_owned(), "12.3 %".to_owned()));
     }

@@ -31,7 +31,7 @@ pub fn with_engines<T>(
     work: impl AsyncFnOnce(Vec<EngineHandle>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     actix_web::rt::System::new().block_on(async {
-        let mut signals = Signals::listen()?;
+        let mut signals = Signals::with_hangup()?;
         let mut engines = Vec::new();
         for boot in boots {
             tokio::select! {
@@ -62,22 +62,47 @@ pub fn with_engines<T>(
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    /// The terminal is gone; none where that means something else (a daemon) or nothing (`nohup`).
+    hangup: Option<Signal>,
 }
 
 impl Signals {
-    /// From now on they no longer end the process by themselves.
+    /// From now on they no longer end the process by themselves. A hangup is not among them.
     pub fn listen() -> std::io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            hangup: None,
         })
+    }
+
+    /// The same with a hangup, unless the process was started to ignore it.
+    pub fn with_hangup() -> std::io::Result<Self> {
+        let hangup = if hangup_is_ignored()? { None } else { Some(signal(SignalKind::hangup())?) };
+        Ok(Self { hangup, ..Self::listen()? })
     }
 
     /// The next of them.
     pub async fn next(&mut self) -> Interrupted {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = self.interrupt.recv() => Interrupted(SignalKind::interrupt().as_raw_value()),
             _ = self.terminate.recv() => Interrupted(SignalKind::terminate().as_raw_value()),
+            _ = hangup => Interrupted(SignalKind::hangup().as_raw_value()),
         }
     }
+}
+
+/// Whether whoever started this process had it ignore a hangup.
+fn hangup_is_ignored() -> std::io::Result<bool> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    // Signals count from 1.
+    Ok(mask >> (SignalKind::hangup().as_raw_value() - 1) & 1 == 1)
 }

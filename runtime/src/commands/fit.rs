@@ -10,12 +10,14 @@ use pocket_bench::record::{Kind, Record, this_command};
 use pocket_bench::report::Report;
 use pocket_bench::stats::Weighting;
 
+use super::bench::own;
 use super::output::{print_json, stdout};
 use crate::cli::{FitArgs, WaveReading, Weights};
 use crate::failure::{bad_input, bad_input_of};
 
 /// Fits, predicts and prints.
 pub fn run(args: &FitArgs) -> anyhow::Result<()> {
+    own::make_room(args.result_dir.as_deref())?;
     let found = args.file.as_deref().map(|file| {
         let selection =
             Selection { tables: args.table.clone(), ttft_column: args.ttft_column.clone() };
@@ -49,17 +51,19 @@ pub fn run(args: &FitArgs) -> anyhow::Result<()> {
         report.introduce(outcome.source.clone());
     }
     outcome.describe(&mut report)?;
+    if args.json {
+        print_json(outcome)?;
+    } else {
+        let mut out = stdout();
+        write!(out, "{}", report.text())?;
+        out.flush()?;
+    }
     if let Some(directory) = &args.result_dir {
         record.write(directory)?;
         let page = report.write(directory).context("writing the report")?;
         tracing::info!(page = %page.display(), "wrote record and report");
     }
-    if args.json {
-        return print_json(outcome);
-    }
-    let mut out = stdout();
-    write!(out, "{}", report.text())?;
-    Ok(out.flush()?)
+    Ok(())
 }
 
 fn given(args: &FitArgs) -> Option<Law> {

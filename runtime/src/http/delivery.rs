@@ -86,6 +86,7 @@ impl Whole {
             .map(|(WholeChoice { shown, reason }, logprobs)| {
                 let Delta { reasoning, content, .. } = shown;
                 let shown = Shown { reasoning, content, logprobs: logprobs.as_ref() };
+                // `Step::Done` comes after the end of every choice, which brings its reason.
                 (shown, reason.expect("the last step follows the end of every choice"))
             })
             .collect();
@@ -141,6 +142,7 @@ impl Chunks {
                     let logprobs = self.logprobs(&entries);
                     let (reasoning, content) = (reasoning.as_str(), content.as_str());
                     let shown = Shown { reasoning, content, logprobs: logprobs.as_ref() };
+                    // `Step::Done` comes after the end of every choice, which brings its reason.
                     data(&self.identity.piece(index, shown, self.usage), &mut out);
                 }
                 Step::End { index, reason, entries } => {

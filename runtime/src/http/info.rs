@@ -165,6 +165,7 @@ mod tests {
             kv_blocks_used: 3,
             kv_blocks: 64,
             call_cost: None,
+            settings: None,
             ranks: vec![],
             missing: vec![],
             flags: vec!["POCKET_ASCEND_IPC_ALLREDUCE_SKIP=1".into()],

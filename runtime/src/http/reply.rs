@@ -134,6 +134,7 @@ impl Identity {
         usage: Option<Option<Usage>>,
         totals: Option<&Totals>,
     ) -> String {
+        // Keys are strings and values strings, numbers and lists of them, none of which serde_json refuses.
         serde_json::to_string(&Object {
             id: &self.id,
             object,

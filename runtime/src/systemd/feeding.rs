@@ -113,6 +113,7 @@ mod tests {
             kv_blocks_used: 0,
             kv_blocks: 8,
             call_cost: None,
+            settings: None,
             ranks: vec![rank],
             missing: vec![],
             flags: Vec::new(),

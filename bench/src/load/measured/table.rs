@@ -69,15 +69,17 @@ impl Measured {
 
 impl fmt::Display for Overhead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known =
-            |value: Option<f64>| value.map_or("?".to_owned(), |value| format!("{value:.2}"));
-        writeln!(
-            f,
-            "client: {} cores, {} us a chunk; its timers were late by {} ms (mean), {} ms (99 %)",
-            known(self.cores),
-            known(self.cpu_us_per_chunk),
-            known(self.timer_late_ms.mean),
-            known(self.timer_late_ms.p99),
-        )
+        let part = |text: &str, value: Option<f64>| {
+            value.map(|value| text.replace('?', &format!("{value:.2}")))
+        };
+        let known = [
+            part("? cores", self.cores),
+            part("? us a chunk", self.cpu_us_per_chunk),
+            part("timers late by ? ms (mean)", self.timer_late_ms.mean),
+            part("? ms (99 %)", self.timer_late_ms.p99),
+        ];
+        // A run that ended at once knows little of itself.
+        let known: Vec<String> = known.into_iter().flatten().collect();
+        if known.is_empty() { Ok(()) } else { writeln!(f, "client: {}", known.join(", ")) }
     }
 }

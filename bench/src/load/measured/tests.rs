@@ -26,13 +26,14 @@ pub fn answered(started: f64, ttft: f64, itls: &[f64]) -> Outcome {
         planned_output: itls.len() + 1,
         answer: Ok(answer),
         took: latency,
+        resent: false,
     }
 }
 
 /// A request that failed after so many seconds.
 pub fn failed(started: f64, took: f64) -> Outcome {
     let answer = Err(Failure::status(503, "busy"));
-    Outcome { started, planned_prompt: Some(10), planned_output: 3, answer, took }
+    Outcome { started, planned_prompt: Some(10), planned_output: 3, answer, took, resent: false }
 }
 
 /// A run of two seconds with these outcomes.
@@ -165,4 +166,9 @@ fn cached_tokens_are_counted() {
     assert_eq!((measured.cached_tokens(), measured.cache_hits()), (Some(13), Some(2)));
     assert_eq!((measured.cached_beyond(0), measured.cached_beyond(5)), (13, 3));
     assert_eq!(measured.cached_beyond(8), 0);
+    // A chat template's own tokens are in every prompt.
+    let mut chat = answered(0.0, 0.1, &[]);
+    chat.answer.as_mut().unwrap().cached_tokens = Some(8);
+    chat.answer.as_mut().unwrap().prompt_tokens = Some(17);
+    assert_eq!(super::tests::measured(vec![Some(chat)], None).cached_beyond(0), 1);
 }

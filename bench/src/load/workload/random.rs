@@ -12,6 +12,8 @@ const ROUNDS: usize = 64;
 /// A length and how far single ones are from it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lengths {
+    middle: usize,
+    ratio: f64,
     least: usize,
     most: usize,
 }
@@ -33,7 +35,17 @@ impl Lengths {
         }
         let least = (length as f64 * (1.0 - ratio)).floor() as usize;
         let most = (length as f64 * (1.0 + ratio)).ceil() as usize;
-        Ok(Self { least: least.max(1), most })
+        Ok(Self { middle: length, ratio, least: least.max(1), most })
+    }
+
+    /// The length that single ones are around.
+    pub fn middle(&self) -> usize {
+        self.middle
+    }
+
+    /// How far single ones may be from it, as a share of it.
+    pub fn ratio(&self) -> f64 {
+        self.ratio
     }
 
     fn draw(&self, rng: &mut ChaCha8Rng) -> usize {
@@ -245,9 +257,14 @@ mod tests {
 
     #[test]
     fn lengths_are_around_the_one_asked_for() {
-        assert_eq!(Lengths::around(100, 0.0).unwrap(), Lengths { least: 100, most: 100 });
-        assert_eq!(Lengths::around(10, 0.25).unwrap(), Lengths { least: 7, most: 13 });
-        assert_eq!(Lengths::around(1, 0.9).unwrap(), Lengths { least: 1, most: 2 });
+        let ends = |length, ratio| {
+            let lengths = Lengths::around(length, ratio).unwrap();
+            assert_eq!((lengths.middle(), lengths.ratio()), (length, ratio));
+            (lengths.least, lengths.most)
+        };
+        assert_eq!(ends(100, 0.0), (100, 100));
+        assert_eq!(ends(10, 0.25), (7, 13));
+        assert_eq!(ends(1, 0.9), (1, 2));
         for (length, ratio) in [(0, 0.0), (5, 1.0), (5, -0.1), (5, f64::NAN)] {
             assert!(Lengths::around(length, ratio).is_err(), "{length} {ratio}");
         }

@@ -110,7 +110,6 @@ fn measured(plan: &Plan, drift: f64) -> Measured {
         counts: plan.arms.iter().map(counts).collect(),
         invalid: vec![],
         one_at_a_time: false,
-        version: "0".to_owned(),
     }
 }
 

@@ -94,12 +94,13 @@ fn description(fit: &LawFit) -> String {
         Weighting::Relative => format!("; points scatter by {}", percent(scatter)),
     });
     format!(
-        "{} points with TTFT = {} ms x calls + {} us x tokens + {} ms; below, what is left over, as shares \
+        "{} points with TTFT = {} ms x calls + {} us x tokens {} {} ms; below, what is left over, as shares \
          of the fitted times{}.",
         fit.points.len(),
         number(fit.law.per_call_ms),
         number(fit.law.per_token_us),
-        number(fit.law.constant_ms),
+        if fit.law.constant_ms < 0.0 { '-' } else { '+' },
+        number(fit.law.constant_ms.abs()),
         scatter.unwrap_or_default()
     )
 }

@@ -101,7 +101,7 @@ pub struct WorkloadArgs {
     #[arg(long, value_name = "N", default_value = "128", value_parser = values::positive)]
     pub random_output_len: usize,
     /// How far single lengths may be from those, as a share of them: from 0 to below 1
-    #[arg(long, value_name = "SHARE", default_value = "0")]
+    #[arg(long, value_name = "SHARE", default_value = "0", allow_negative_numbers = true)]
     pub random_range_ratio: f64,
     /// Tokens before a random prompt that are the same in all
     #[arg(long, value_name = "N", default_value = "0")]
@@ -121,10 +121,10 @@ pub struct WorkloadArgs {
 #[derive(Debug, Args)]
 pub struct TrafficArgs {
     /// Requests a second; inf sends all at once
-    #[arg(long, value_name = "RATE", default_value = "inf")]
+    #[arg(long, value_name = "RATE", default_value = "inf", allow_negative_numbers = true)]
     pub request_rate: f64,
-    /// Shape of the times between requests: 1 is a Poisson process, less is burstier
-    #[arg(long, value_name = "SHAPE", default_value = "1")]
+    /// Shape of the times between requests: 1 is a Poisson process, less is burstier, inf is even
+    #[arg(long, value_name = "SHAPE", default_value = "1", allow_negative_numbers = true)]
     pub burstiness: f64,
     /// Most requests open at a time; the others wait for their turn [default: no limit]
     #[arg(long, value_name = "N", value_parser = values::positive)]
@@ -152,7 +152,7 @@ pub struct ResultArgs {
     /// Directory of the result; a record and a report are written there too [default: the current one]
     #[arg(long, value_name = "DIR")]
     pub result_dir: Option<PathBuf>,
-    /// Name of the result's file [default: label, rate, model and date]
+    /// Name of the result's file [default: label or backend, rate, model and date]
     #[arg(long, value_name = "FILE", requires = "save_result")]
     pub result_filename: Option<PathBuf>,
     /// Keep every request in the result: lengths, times, texts, errors
@@ -164,7 +164,7 @@ pub struct ResultArgs {
     /// Print the result as one JSON object instead of a table
     #[arg(long)]
     pub json: bool,
-    /// Name of the result [default: the backend]
+    /// Name of the result; its file begins with it [default: none, and the backend in the file's name]
     #[arg(long, value_name = "NAME")]
     pub label: Option<String>,
     /// Member that is added to the result; may be given several times

@@ -1,6 +1,6 @@
 //! `pocketd bench ab`: two servers that differ in what they were started with, in turn.
 
-use pocket_bench::ab::{self, Ab, Arm, Workload};
+use pocket_bench::ab::{self, AbError, Arm, Plan, Workload};
 use pocket_bench::arms::wave::MOST_PROMPTS;
 use pocket_bench::arms::{Act, Control, Fleet, Launch, RandomPrompts};
 use pocket_bench::record::{Kind, Record};
@@ -29,21 +29,32 @@ pub fn run(settings: &Settings, args: &AbArgs) -> anyhow::Result<()> {
     let begun = Record::new(Kind::Ab, vec![command], ());
     let mut prompts = RandomPrompts::new(boot.config.vocab_size, seed);
     let alone = arms::crowd_memory(&boot, both.len());
-    let (record, interrupted): (Record<Ab>, _) = own::block_on(async |stop| {
+    let plan = Plan { arms: &both, names, workload };
+    let (record, interrupted) = own::block_on(async |stop| {
         let mut fleet = Fleet::new(alone);
         let bar = bar(2 * args.pairs as u64);
-        let mut told = |done: usize| bar.set_position(done as u64);
-        let compared = ab::run(begun, &both, names, workload, &mut fleet, &mut prompts, &mut told);
-        let outcome = tokio::select! {
-            compared = compared => compared.map_err(anyhow::Error::from),
-            signal = stop.asked() => Err(signal.into()),
+        let mut told = |done: usize| {
+            bar.set_position(done as u64);
+            // A bar says it where there is a terminal.
+            if done.is_multiple_of(2) && bar.is_hidden() {
+                tracing::info!(pairs = done / 2, of = args.pairs, "measured");
+            }
         };
+        let compared =
+            ab::run(begun, plan, &mut fleet, &mut prompts, &mut told, stop.asked()).await;
+        bar.finish_and_clear();
         let stopped = fleet.stop_all().await;
-        // What went wrong first is what matters.
-        let record = outcome?;
+        let record = match compared {
+            Ok(record) => Some(record),
+            Err(AbError::Interrupted) => None,
+            // What went wrong first is what matters.
+            Err(AbError::Arm(error)) => return Err(error.into()),
+            Err(error) => return Err(error.into()),
+        };
         stopped?;
         Ok(record)
     })?;
+    let Some(record) = record else { return own::nothing(interrupted) };
     let report = ab::report(&record)?;
     own::show(&record, &report, args.json, args.result_dir.as_deref())?;
     own::end(&record, interrupted)
@@ -57,12 +68,21 @@ fn common(settings: &Settings, args: &AbArgs) -> anyhow::Result<Launch> {
             args.requests
         )));
     }
+    let context = args.prompt_tokens + args.output_tokens;
+    if let Some(given) = settings.max_model_len.filter(|given| given.get() < context) {
+        return Err(bad_input(format!(
+            "--prompt-tokens {} and --output-tokens {} need {context} positions; --max-model-len is {}",
+            args.prompt_tokens,
+            args.output_tokens,
+            given.get()
+        )));
+    }
     let mut base = arms::base(settings)?;
     if settings.max_num_seqs.is_none() {
         base = base.setting("max_num_seqs", args.requests);
     }
     if settings.max_model_len.is_none() {
-        base = base.setting("max_model_len", args.prompt_tokens + args.output_tokens);
+        base = base.setting("max_model_len", context);
     }
     Ok(base.setting("max_queue", args.requests.max(settings.max_queue.get())))
 }

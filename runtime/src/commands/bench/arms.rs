@@ -3,7 +3,7 @@
 use anyhow::Context;
 use pocket_bench::arms::Launch;
 use pocket_bench::record::this_command;
-use pocket_config::{FlagSet, Group, SETTINGS, Setting, Settings};
+use pocket_config::{FlagSet, Group, Origin, SETTINGS, Setting, Settings, Sources};
 use uuid::Uuid;
 
 use crate::boot::Boot;
@@ -37,10 +37,19 @@ fn is_of_arms(setting: &Setting) -> bool {
     matches!(setting.group, Group::Model | Group::Engine) && !FIXED.contains(&setting.key)
 }
 
+/// Refuses settings that a measurement chooses itself; from the environment or a file, they are those of
+/// servers that serve.
+pub fn refuse_chosen(sources: &Sources, chosen: &[&str], why: &str) -> anyhow::Result<()> {
+    match sources.command_line.iter().find(|(key, _)| chosen.contains(key)) {
+        Some((key, _)) => Err(bad_input(format!("--{} {why}", key.replace('_', "-")))),
+        None => Ok(()),
+    }
+}
+
 /// Adds `K=V` to what a server is started with: a flag or a setting, checked as everywhere else.
 pub fn with(launch: Launch, key: &str, value: &str) -> anyhow::Result<Launch> {
     if key.starts_with(FLAG_PREFIX) {
-        FlagSet::default().set(key, value)?;
+        FlagSet::default().set_from(&Origin::CommandLine, key, value)?;
         return Ok(launch.flag(key, value));
     }
     let key = key.replace('-', "_");

@@ -25,7 +25,7 @@ pub fn run(settings: &Settings, args: &LadderArgs) -> anyhow::Result<()> {
     let (record, interrupted) = own::block_on(async |stop| match &args.base_url {
         Some(url) => climb(args, url, &stop).await,
         None => {
-            let launch = arms::base(settings)?;
+            let launch = arms::base(settings)?.named("ladder");
             let widest = args.widths().last().copied().unwrap_or(1);
             let launch = match settings.max_num_seqs {
                 None => launch.setting("max_num_seqs", widest),
@@ -42,8 +42,9 @@ pub fn run(settings: &Settings, args: &LadderArgs) -> anyhow::Result<()> {
                 own::with_server(launch, &stop, async |url: &str| climb(args, url, &stop).await)
                     .await?;
             for server in &mut record.servers {
-                let given = settings.iter().map(|(key, value)| (key.clone(), json!(value)));
-                server.settings = given.collect();
+                for (key, value) in &settings {
+                    server.settings.entry(key.clone()).or_insert_with(|| json!(value));
+                }
             }
             Ok(record)
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pocket_bench::limit::{self, Find, Starter};
+use pocket_bench::limit::{self, Ceiling, Find, Starter};
 use pocket_bench::record::{Kind, Record, this_command};
 use pocket_config::Settings;
 
@@ -16,10 +16,8 @@ pub fn run(settings: &Settings, args: &LimitArgs) -> anyhow::Result<()> {
     own::make_room(args.result_dir.as_deref())?;
     let sources = args.settings.sources();
     for (key, instead) in [("max_num_seqs", "--slots"), ("max_model_len", "--contexts")] {
-        if sources.command_line.iter().any(|(given, _)| *given == key) {
-            let option = key.replace('_', "-");
-            return Err(bad_input(format!("--{option} is what is looked for; use {instead}")));
-        }
+        let why = format!("is what is looked for; use {instead}");
+        arms::refuse_chosen(&sources, &[key], &why)?;
     }
     let mut launch = arms::base(settings)?;
     launch.load_limit = Duration::try_from_secs_f64(args.load_limit)
@@ -30,21 +28,24 @@ pub fn run(settings: &Settings, args: &LimitArgs) -> anyhow::Result<()> {
         contexts: args.contexts.clone().map(|contexts| contexts.0).unwrap_or_default(),
     };
     let mut record = Record::new(Kind::Limit, vec![this_command()], ());
-    let (limits, _) = own::block_on(async |stop| {
-        tokio::select! {
-            limits = find.run(&starter, |ceiling| tracing::info!(
+    let (mut limits, interrupted) = own::block_on(async |stop| {
+        let told = |ceiling: &Ceiling| {
+            tracing::info!(
                 slots = ceiling.slots,
                 context = ceiling.context,
                 plans = ceiling.plans,
                 "found a limit"
-            )) => Ok(limits?),
-            // A server that is being started is killed, and its ranks go with it.
-            signal = stop.asked() => Err(signal.into()),
-        }
+            );
+        };
+        Ok(find.run(&starter, told, stop.asked()).await?)
     })?;
+    if limits.ceilings.is_empty() {
+        return own::nothing(interrupted);
+    }
+    record.servers = std::mem::take(&mut limits.servers);
     limits.judge(&mut record);
     let record = record.map(|()| limits);
     let report = limit::report(&record);
     own::show(&record, &report, args.json, args.result_dir.as_deref())?;
-    own::end(&record, None)
+    own::end(&record, interrupted)
 }

@@ -5,7 +5,7 @@ mod arms;
 mod compare;
 mod ladder;
 mod limit;
-mod own;
+pub(super) mod own;
 mod prefill;
 mod prompts;
 mod roofline;

@@ -1,6 +1,6 @@
 //! Measurements of servers: run on one thread, ended by signals, saved and judged in one way.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
@@ -43,7 +43,7 @@ pub fn block_on<T>(
 ) -> anyhow::Result<(T, Option<Interrupted>)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut signals = Signals::listen()?;
+        let mut signals = Signals::with_hangup()?;
         let (sender, receiver) = watch::channel(None);
         tokio::spawn(async move {
             let Interrupted(signal) = signals.next().await;
@@ -82,35 +82,57 @@ pub async fn with_server<T>(
     Ok(outcome)
 }
 
-/// Makes the directory that results go to, so that one that cannot be had ends a command before it measures
-/// and not after it.
+/// Makes the directory that results go to and sees whether files can be written there, so that one that
+/// cannot be had ends a command before it measures and not after it.
 pub fn make_room(directory: Option<&Path>) -> anyhow::Result<()> {
     let Some(directory) = directory else { return Ok(()) };
     fs::create_dir_all(directory)
+        .and_then(|()| tempfile::tempfile_in(directory))
+        .map(drop)
         .map_err(|error| bad_input(format!("--result-dir {}: {error}", directory.display())))
 }
 
+/// The same for a single file, which is not changed yet.
+pub fn make_room_for(option: &str, file: &Path) -> anyhow::Result<()> {
+    let is_new = !file.exists();
+    let room = || {
+        if let Some(directory) = file.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        OpenOptions::new().append(true).create(true).open(file)?;
+        if is_new { fs::remove_file(file) } else { Ok(()) }
+    };
+    room().map_err(|error| bad_input(format!("{option} {}: {error}", file.display())))
+}
+
 /// Prints a record, as one JSON object or as its report, and writes both into a directory if there is one.
+/// What was measured is printed first: a disk that is full does not take it away.
 pub fn show<T: Serialize>(
     record: &Record<T>,
     report: &Report,
     json: bool,
     directory: Option<&Path>,
 ) -> anyhow::Result<()> {
-    let mut saved = None;
-    if let Some(directory) = directory {
-        record.write(directory)?;
-        saved = Some(report.write(directory)?);
-    }
-    if json {
-        return print_json(record);
-    }
     let mut out = stdout();
-    write!(out, "{}", report.text())?;
-    if let Some(page) = saved {
+    if json {
+        print_json(record)?;
+    } else {
+        write!(out, "{}", report.text())?;
+        out.flush()?;
+    }
+    let Some(directory) = directory else { return Ok(()) };
+    record.write(directory)?;
+    let page = report.write(directory)?;
+    if !json {
         writeln!(out, "saved: {}", page.display())?;
     }
     Ok(out.flush()?)
+}
+
+/// The end of a measurement that was interrupted before there was anything to show.
+pub fn nothing(interrupted: Option<Interrupted>) -> anyhow::Result<()> {
+    tracing::warn!("interrupted before there was anything to show");
+    interrupted.map_or(Ok(()), |signal| Err(signal.into()))
 }
 
 /// The end of a measurement that was shown: interrupted, not to be believed, or well.

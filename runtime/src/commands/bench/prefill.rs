@@ -7,6 +7,7 @@ use pocket_bench::prefill::{self, Facts, Limits, Measured, Plan, Prefill, Progre
 use pocket_bench::record::{Kind, Record};
 use pocket_config::Settings;
 
+use super::own::Stop;
 use super::work::Work;
 use super::{arms, own, roofline};
 use crate::boot::{self, Boot};
@@ -19,9 +20,15 @@ const THOROUGH: (usize, f64) = (32, 2.0);
 /// The same for a quick look.
 const QUICK: (usize, f64) = (8, 0.3);
 
+/// Settings that follow from the prompts.
+const CHOSEN: [&str; 5] =
+    ["max_model_len", "max_num_batched_tokens", "max_merged_rows", "max_num_seqs", "max_queue"];
+
 /// Measures, fits, predicts, compares and shows.
 pub fn run(settings: &Settings, args: &PrefillArgs) -> anyhow::Result<()> {
     own::make_room(args.result_dir.as_deref())?;
+    let why = "cannot be given here: bench prefill chooses it for each of its servers";
+    arms::refuse_chosen(&args.settings.sources(), &CHOSEN, why)?;
     let base = arms::base(settings)?;
     refuse_own_flags(&base)?;
     let boot = boot::prepare_to_serve(settings)?;
@@ -37,6 +44,13 @@ pub fn run(settings: &Settings, args: &PrefillArgs) -> anyhow::Result<()> {
     let (world, threads) = (boot.options.world, boot.options.threads_per_rank);
     let base = base.setting("tensor_parallel_size", world).setting("threads_per_rank", threads);
     let plan = Plan::new(&wish, &base).map_err(bad_input)?;
+    let most = boot.config.max_position_embeddings;
+    if plan.context > most {
+        return Err(bad_input(format!(
+            "--lengths and --wave need {} positions; the model has {most}",
+            plan.context
+        )));
+    }
     let facts = facts(&boot)?;
     let (seed, command) = arms::seeded(args.seed);
     let begun = Record::new(Kind::Prefill, vec![command], ());
@@ -45,17 +59,20 @@ pub fn run(settings: &Settings, args: &PrefillArgs) -> anyhow::Result<()> {
     let before = roofline::measure_limits(world * threads, limit_seconds)?;
     let (measured, interrupted) = own::block_on(async |stop| {
         let mut fleet = Fleet::new(alone);
-        let outcome = tokio::select! {
-            measured = measure(&plan, &mut fleet, facts.vocab_size, seed) => measured,
-            signal = stop.asked() => Err(signal.into()),
-        };
+        let outcome = measure(&plan, &mut fleet, facts.vocab_size, seed, &stop).await;
         let stopped = fleet.stop_all().await;
         // What went wrong first is what matters.
         let measured = outcome?;
         stopped?;
         Ok(measured)
     })?;
-    let after = roofline::measure_limits(world * threads, limit_seconds)?;
+    if measured.samples.is_empty() {
+        return own::nothing(interrupted);
+    }
+    let after = match &interrupted {
+        Some(_) => before,
+        None => roofline::measure_limits(world * threads, limit_seconds)?,
+    };
 
     let peak =
         if after.1.flops_per_second > before.1.flops_per_second { after.1 } else { before.1 };
@@ -65,7 +82,7 @@ pub fn run(settings: &Settings, args: &PrefillArgs) -> anyhow::Result<()> {
         peak_instructions: peak.instructions.to_owned(),
     };
     let outcome = Prefill::of(measured, plan.budget, facts, limits)?;
-    let record = prefill::record(begun, &plan, outcome);
+    let record = prefill::record(begun, outcome);
     let report = prefill::report(&record)?;
     own::show(&record, &report, args.json, args.result_dir.as_deref())?;
     own::end(&record, interrupted)
@@ -102,18 +119,24 @@ async fn measure(
     fleet: &mut Fleet,
     vocab_size: usize,
     seed: u64,
+    stop: &Stop,
 ) -> anyhow::Result<Measured> {
     let bar = bar((plan.repeats * plan.tasks.len()) as u64);
     let mut show = |progress: Progress<'_>| match progress {
         Progress::Loading { arm, share } => {
             bar.set_message(format!("loading {arm}: {:.0} %", share * 100.0));
         }
-        Progress::Done { measured, what, .. } => {
+        Progress::Done { measured, what } => {
             bar.set_position(measured as u64);
             bar.set_message(what);
+            let (rounds, left) = (measured / plan.tasks.len(), measured % plan.tasks.len());
+            // A bar says it where there is a terminal.
+            if left == 0 && bar.is_hidden() {
+                tracing::info!(rounds, of = plan.repeats, "measured");
+            }
         }
     };
-    let measured = prefill::run(plan, fleet, vocab_size, seed, &mut show).await;
+    let measured = prefill::run(plan, fleet, vocab_size, seed, &mut show, stop.asked()).await;
     bar.finish_and_clear();
     Ok(measured?)
 }
@@ -121,7 +144,7 @@ async fn measure(
 /// Shown on a terminal only.
 pub fn bar(length: u64) -> ProgressBar {
     let bar = ProgressBar::new(length);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {eta} {msg}") {
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {eta} {wide_msg}") {
         bar.set_style(style);
     }
     bar

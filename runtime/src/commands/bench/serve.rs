@@ -24,15 +24,27 @@ use crate::failure::bad_input;
 
 /// Measures, prints, and saves what is to be saved, also of a run that was interrupted.
 pub fn run(args: &ServeBenchArgs) -> anyhow::Result<()> {
-    own::make_room(args.result.result_dir.as_deref())?;
+    let here = args.result.save_result.then_some(Path::new("."));
+    own::make_room(args.result.result_dir.as_deref().or(here))?;
+    if let Some(file) = args.result.json_out.as_deref().filter(|file| *file != Path::new("-")) {
+        own::make_room_for("--json-out", file)?;
+    }
     // Prompts of an earlier run may still be in a prefix cache.
     let (seed, reproduce) = arms::seeded(args.workload.seed);
     let session = session(args, seed)?;
     let (report, interrupted) = own::block_on(async |stop| {
         session.run(vec![reproduce], stop.asked()).await.map_err(usage)
     })?;
+    // What was measured is printed first: a disk that is full does not take it away.
+    show(&args.result, &report)?;
     let saved = save(&args.result, &report)?;
-    show(&args.result, &report, &saved)?;
+    if !is_for_programs(&args.result) {
+        let mut out = stdout();
+        for path in saved {
+            writeln!(out, "saved: {}", path.display())?;
+        }
+        out.flush()?;
+    }
     own::end(&report.record, interrupted)
 }
 
@@ -222,9 +234,13 @@ fn name_of(result: &Map<String, Value>) -> PathBuf {
     format!("{}-{rate}qps{concurrency}-{model}-{date}.json", text(label)).into()
 }
 
-fn show(args: &ResultArgs, report: &Told, saved: &[PathBuf]) -> anyhow::Result<()> {
-    let to_stdout = args.json_out.as_deref() == Some(Path::new("-"));
-    if args.json || to_stdout {
+/// Whether the result on standard output is JSON.
+fn is_for_programs(args: &ResultArgs) -> bool {
+    args.json || args.json_out.as_deref() == Some(Path::new("-"))
+}
+
+fn show(args: &ResultArgs, report: &Told) -> anyhow::Result<()> {
+    if is_for_programs(args) {
         print_json(&flat(report)?)?;
     } else {
         let mut out = stdout();
@@ -233,9 +249,6 @@ fn show(args: &ResultArgs, report: &Told, saved: &[PathBuf]) -> anyhow::Result<(
             writeln!(out, "note: {note}")?;
         }
         writeln!(out, "seed: {}", report.record.result["seed"])?;
-        for path in saved {
-            writeln!(out, "saved: {}", path.display())?;
-        }
         out.flush()?;
     }
     Ok(())

@@ -100,6 +100,15 @@ fn model() -> Value {
 /// While the model loads there may be no engine to ask, and then most of it is not there.
 fn health() -> Value {
     let cost = object([("fixed_us", number()), ("row_us", number())]);
+    let settings = object([
+        ("threads_per_rank", count()),
+        ("max_model_len", count()),
+        ("max_num_seqs", count()),
+        ("max_num_batched_tokens", count()),
+        ("max_merged_rows", text()),
+        ("max_queue", count()),
+        ("kv_cache_dtype", text()),
+    ]);
     let self_test = object([("passed", count()), ("age_s", number()), ("took_ms", number())]);
     partial(
         [("state", one_of(STATES))],
@@ -117,6 +126,7 @@ fn health() -> Value {
             ("kv_blocks_used", count()),
             ("kv_blocks", count()),
             ("call_cost", nullable(cost)),
+            ("settings", nullable(settings)),
             ("ranks", list(reference("RankHealth"))),
             ("missing", list(reference("MissingRank"))),
             ("flags", list(text())),
@@ -160,9 +170,11 @@ fn missing() -> Value {
 #[cfg(test)]
 mod tests {
     use pocket_actors::api::{
-        CallCost, EngineState, EngineStatus, MissingRank, RankStatus, SelfTestStatus,
+        CallCost, EngineSettings, EngineState, EngineStatus, MissingRank, RankStatus,
+        SelfTestStatus,
     };
     use pocket_collectives::{Counters, Phase, Progress};
+    use pocket_device::KvDtype;
 
     use super::*;
 
@@ -198,6 +210,15 @@ mod tests {
             kv_blocks_used: 3,
             kv_blocks: 8,
             call_cost: Some(CallCost { fixed_us: 10.0, row_us: 1.0 }),
+            settings: Some(EngineSettings {
+                threads_per_rank: 1,
+                max_model_len: 64,
+                max_num_seqs: 1,
+                max_num_batched_tokens: 64,
+                max_merged_rows: "auto".into(),
+                max_queue: 1,
+                kv_cache_dtype: KvDtype::Float32,
+            }),
             ranks: vec![rank],
             missing: vec![missing],
             flags: vec![],
@@ -218,6 +239,8 @@ mod tests {
         }
         let cost = &health["properties"]["call_cost"]["anyOf"][0]["properties"];
         assert_eq!(members(cost), members(&status["call_cost"]));
+        let settings = &health["properties"]["settings"]["anyOf"][0]["properties"];
+        assert_eq!(members(settings), members(&status["settings"]));
         let test = &health["properties"]["last_self_test"]["anyOf"][0]["properties"];
         assert_eq!(members(test), members(&status["last_self_test"]));
     }

@@ -10,7 +10,6 @@ use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tonic::Code;
@@ -19,7 +18,7 @@ use super::client::{Connection, refusal};
 use super::{ANSWER_LIMIT, answered};
 use crate::commands::engine::Signals;
 use crate::control::proto;
-use crate::failure::{Interrupted, bad_input};
+use crate::failure::bad_input;
 use screen::{Key, Keys, Screen};
 use view::{News, View};
 
@@ -41,7 +40,7 @@ pub async fn run(
     }
     let (told, mut heard) = mpsc::channel(4);
     let mut following = pin!(follow(connection, again, interval_s, &told));
-    let (mut signals, mut hangup) = (Signals::listen()?, signal(SignalKind::hangup())?);
+    let mut signals = Signals::with_hangup()?;
     // From here on every way out, a panic too, gives the terminal back as it was.
     let mut screen = Screen::open()?;
     let mut keys = Keys::listen()?;
@@ -56,9 +55,6 @@ pub async fn run(
                 Key::Other => {}
             },
             interrupted = signals.next() => return Err(interrupted.into()),
-            _ = hangup.recv() => {
-                return Err(Interrupted(SignalKind::hangup().as_raw_value()).into());
-            }
             () = &mut following => {}
         }
     }
