@@ -67,6 +67,15 @@ const VLLM: &[&str] = &[
     "p99_e2el_ms",
 ];
 
+/// Chats that begin half a second apart.
+const ONE_AFTER_THE_OTHER: [&str; 5] = [
+    "--backend=openai-chat",
+    "--num-prompts=3",
+    "--random-input-len=4",
+    "--request-rate=2",
+    "--burstiness=inf",
+];
+
 fn command_line<'a>(url: &'a str, args: &[&'a str]) -> Vec<&'a str> {
     [&["bench", "serve", "--json", "--save-detailed", "--base-url", url], args].concat()
 }
@@ -204,14 +213,7 @@ fn a_role_is_not_the_first_token() {
         connection.events(&[delta(json!({"content": "a"}))]);
         connection.end(1);
     });
-    let args = [
-        "--backend=openai-chat",
-        "--num-prompts=3",
-        "--random-input-len=4",
-        "--request-rate=2",
-        "--burstiness=inf",
-    ];
-    let result = measured(&server.url(), &args);
+    let result = measured(&server.url(), &ONE_AFTER_THE_OTHER);
     let (ttfts, first) = (floats(&result["ttfts"]), floats(&result["ttfts_first_chunk"]));
     let started = floats(&result["start_times"]);
     for index in 0..2 {
@@ -232,14 +234,7 @@ fn thoughts_are_tokens() {
         connection.events(&[delta(json!({"content": "yes"}))]);
         connection.end(2);
     });
-    let args = [
-        "--backend=openai-chat",
-        "--num-prompts=3",
-        "--random-input-len=4",
-        "--request-rate=2",
-        "--burstiness=inf",
-    ];
-    let result = measured(&server.url(), &args);
+    let result = measured(&server.url(), &ONE_AFTER_THE_OTHER);
     let (ttfts, e2els) = (floats(&result["ttfts"]), floats(&result["e2els"]));
     for index in 0..2 {
         assert!(ttfts[index] < e2els[index], "{result}");

@@ -69,35 +69,44 @@ fn every_form_becomes_a_ratio_on_what_it_rests_on() {
 
 #[test]
 fn what_should_be_alike_is_warned_of() {
-    let rows = |widths: &[u64]| -> Vec<Value> {
+    let rungs = |widths: &[u64]| -> Vec<Value> {
         widths.iter().map(|width| json!({"width": width, "x": 1.0})).collect()
     };
     let a = record(
         Kind::Ab,
-        json!({"x": 1.0, "num_prompts": 4, "a": ["X=1"], "input_lens": [1, 2], "rows": rows(&[1, 2]),
-            "workload": {"prompts": 4, "pairs": 8}}),
+        json!({"x": 1.0, "num_prompts": 4, "a": ["X=1"], "input_lens": [1, 2], "rungs": rungs(&[1, 2]),
+            "workload": {"requests": 4, "pairs": 8}}),
     );
     let mut b = record(
         Kind::Ab,
-        json!({"x": 2.0, "num_prompts": 8, "a": ["X=2"], "input_lens": [1], "rows": rows(&[2, 4]),
-            "workload": {"prompts": 16, "pairs": 8}}),
+        json!({"x": 2.0, "num_prompts": 8, "a": ["X=2"], "input_lens": [1], "rungs": rungs(&[2, 4]),
+            "workload": {"requests": 16, "pairs": 8}}),
     );
     b.machine.cores = a.machine.cores + 2;
     b.servers[0].flags.push("POCKET_PREFILL_MERGE=0".to_owned());
     b.servers[0].settings.insert("max_num_seqs".to_owned(), json!(8));
+    let mut a = a;
+    for record in [&mut a, &mut b] {
+        record.servers.push(Server { name: "third".to_owned(), ..Server::default() });
+    }
+    for at in [0, 1] {
+        b.servers[at].tensor_parallel_size = Some(4);
+        b.servers[at].settings.insert("tensor_parallel_size".to_owned(), json!(4));
+    }
     b.servers.push(Server { name: "second".to_owned(), ..Server::default() });
     let comparison = compare(&a, &b, false).unwrap();
     let expected = [
         "the number of hardware threads differs",
         "server: the flags differ: none in A, POCKET_PREFILL_MERGE=0 in B",
         "server: the setting max_num_seqs differs: none in A, 8 in B",
+        "all servers: the number of ranks differs: unknown in A, 4 in B",
         "A has no server called second",
         "the workload differs in num_prompts: 4 in A, 8 in B",
         "the workload differs in a: X=1 in A, X=2 in B",
         "the workload differs in input_lens",
-        "the workload differs in workload.prompts: 4 in A, 16 in B",
-        "only A has rows[width 1]",
-        "only B has rows[width 4]",
+        "the workload differs in workload.requests: 4 in A, 16 in B",
+        "only A has rungs[width 1]",
+        "only B has rungs[width 4]",
     ];
     let warnings = comparison.warnings.join("\n");
     for line in expected {
@@ -109,8 +118,8 @@ fn what_should_be_alike_is_warned_of() {
     let names: BTreeSet<&str> = found.collect();
     assert_eq!(
         names,
-        BTreeSet::from(["rows[width 2].x", "x"]),
-        "rows of equal width belong together"
+        BTreeSet::from(["rungs[width 2].x", "x"]),
+        "rungs of equal width belong together"
     );
 }
 

@@ -66,6 +66,17 @@ impl Bench {
     }
 }
 
+/// What becomes of a measurement of own servers.
+#[derive(Debug, Args)]
+pub struct KeepArgs {
+    /// Directory for the record and the report
+    #[arg(long, value_name = "DIR")]
+    pub result_dir: Option<PathBuf>,
+    /// Print the record as one JSON object instead of the report
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Options of `bench roofline`.
 #[derive(Debug, Args)]
 pub struct RooflineArgs {

@@ -16,8 +16,9 @@ use clap::{Args, Parser, Subcommand};
 use pocket_config::Sources;
 
 pub use bench::{
-    AbArgs, BackendName, Bench, BenchArgs, CompareArgs, DatasetName, LadderArgs, LimitArgs,
-    PrefillArgs, ResultArgs, RooflineArgs, ServeBenchArgs, TargetArgs, WaveArgs, WorkloadArgs,
+    AbArgs, BackendName, Bench, BenchArgs, CompareArgs, DatasetName, KeepArgs, LadderArgs,
+    LimitArgs, PrefillArgs, ResultArgs, RooflineArgs, ServeBenchArgs, TargetArgs, WaveArgs,
+    WorkloadArgs,
 };
 pub use ctl::{Ctl, CtlArgs, CtlTarget, ProfileArgs, ProfileStep, StatusArgs};
 pub use fit::{FitArgs, WaveReading, Weights};

@@ -1,9 +1,8 @@
 //! Options of `bench ab`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
+use super::KeepArgs;
 use crate::cli::settings::{BenchScope, SettingArgs};
 use crate::cli::values;
 
@@ -39,12 +38,9 @@ pub struct AbArgs {
     /// What prompts are drawn from [default: another number in each run]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Directory for the record and the report
-    #[arg(long, value_name = "DIR")]
-    pub result_dir: Option<PathBuf>,
-    /// Print the record as one JSON object instead of the report
-    #[arg(long)]
-    pub json: bool,
+    /// What becomes of the result.
+    #[command(flatten)]
+    pub keep: KeepArgs,
     /// Settings of both servers.
     #[command(flatten)]
     pub settings: SettingArgs<BenchScope>,

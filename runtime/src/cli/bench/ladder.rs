@@ -1,10 +1,9 @@
 //! Options of `bench ladder`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use pocket_bench::load::Slo;
 
+use super::KeepArgs;
 use crate::cli::settings::{BenchScope, SettingArgs};
 use crate::cli::values;
 
@@ -41,12 +40,9 @@ pub struct LadderArgs {
     /// Model's name in requests to such a server [default: the first that it lists]
     #[arg(long, value_name = "NAME", requires = "base_url")]
     pub served_model: Option<String>,
-    /// Directory for a record and a report
-    #[arg(long, value_name = "DIR")]
-    pub result_dir: Option<PathBuf>,
-    /// Print the record as one JSON object instead of a table
-    #[arg(long)]
-    pub json: bool,
+    /// What becomes of the result.
+    #[command(flatten)]
+    pub keep: KeepArgs,
     /// Show no progress bar
     #[arg(long)]
     pub disable_tqdm: bool,

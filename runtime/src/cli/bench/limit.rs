@@ -1,9 +1,8 @@
 //! Options of `bench limit`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
+use super::KeepArgs;
 use crate::cli::settings::{BenchScope, SettingArgs};
 use crate::cli::values;
 
@@ -19,12 +18,9 @@ pub struct LimitArgs {
     /// Seconds a server gets to load
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = values::above_zero)]
     pub load_limit: f64,
-    /// Directory for a record and a report
-    #[arg(long, value_name = "DIR")]
-    pub result_dir: Option<PathBuf>,
-    /// Print the record as one JSON object instead of a table
-    #[arg(long)]
-    pub json: bool,
+    /// What becomes of the result.
+    #[command(flatten)]
+    pub keep: KeepArgs,
     /// Settings of the servers; those that are looked for cannot be given.
     #[command(flatten)]
     pub settings: SettingArgs<BenchScope>,

@@ -1,9 +1,8 @@
 //! Options of `bench prefill`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
+use super::KeepArgs;
 use crate::cli::settings::{BenchScope, SettingArgs};
 use crate::cli::values;
 
@@ -29,12 +28,9 @@ pub struct PrefillArgs {
     /// What prompts are drawn from [default: another number in each run]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Directory for the record and the report
-    #[arg(long, value_name = "DIR")]
-    pub result_dir: Option<PathBuf>,
-    /// Print the record as one JSON object instead of the report
-    #[arg(long)]
-    pub json: bool,
+    /// What becomes of the result.
+    #[command(flatten)]
+    pub keep: KeepArgs,
     /// Settings of its servers.
     #[command(flatten)]
     pub settings: SettingArgs<BenchScope>,

@@ -14,7 +14,7 @@ use crate::failure::bad_input;
 
 /// Offers both the same waves, compares and shows.
 pub fn run(settings: &Settings, args: &AbArgs) -> anyhow::Result<()> {
-    own::make_room(args.result_dir.as_deref())?;
+    own::make_room(args.keep.result_dir.as_deref())?;
     let base = common(settings, args)?;
     let both = [arm(&base, "A", &args.a, args, 0)?, arm(&base, "B", &args.b, args, 1)?];
     let names = [named(&args.a), named(&args.b)];
@@ -56,7 +56,7 @@ pub fn run(settings: &Settings, args: &AbArgs) -> anyhow::Result<()> {
     })?;
     let Some(record) = record else { return own::nothing(interrupted) };
     let report = ab::report(&record)?;
-    own::show(&record, &report, args.json, args.result_dir.as_deref())?;
+    own::show(&record, &report, &args.keep)?;
     own::end(&record, interrupted)
 }
 

@@ -15,7 +15,7 @@ use crate::failure::bad_input;
 
 /// Climbs the ladder on a server of its own, or on one that runs.
 pub fn run(settings: &Settings, args: &LadderArgs) -> anyhow::Result<()> {
-    own::make_room(args.result_dir.as_deref())?;
+    own::make_room(args.keep.result_dir.as_deref())?;
     let sources = args.settings.sources();
     if args.base_url.is_some() && !sources.command_line.is_empty() {
         return Err(bad_input(
@@ -50,7 +50,7 @@ pub fn run(settings: &Settings, args: &LadderArgs) -> anyhow::Result<()> {
         }
     })?;
     let report = ladder::report(&record)?;
-    own::show(&record, &report, args.json, args.result_dir.as_deref())?;
+    own::show(&record, &report, &args.keep)?;
     own::end(&record, interrupted)
 }
 

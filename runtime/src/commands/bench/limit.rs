@@ -13,7 +13,7 @@ use crate::failure::bad_input;
 
 /// Looks for the limits and prints them.
 pub fn run(settings: &Settings, args: &LimitArgs) -> anyhow::Result<()> {
-    own::make_room(args.result_dir.as_deref())?;
+    own::make_room(args.keep.result_dir.as_deref())?;
     let sources = args.settings.sources();
     for (key, instead) in [("max_num_seqs", "--slots"), ("max_model_len", "--contexts")] {
         let why = format!("is what is looked for; use {instead}");
@@ -46,6 +46,6 @@ pub fn run(settings: &Settings, args: &LimitArgs) -> anyhow::Result<()> {
     limits.judge(&mut record);
     let record = record.map(|()| limits);
     let report = limit::report(&record);
-    own::show(&record, &report, args.json, args.result_dir.as_deref())?;
+    own::show(&record, &report, &args.keep)?;
     own::end(&record, interrupted)
 }

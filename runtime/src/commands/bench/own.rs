@@ -10,6 +10,7 @@ use pocket_bench::report::Report;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::cli::KeepArgs;
 use crate::commands::engine::Signals;
 use crate::commands::output::{print_json, stdout};
 use crate::failure::{Interrupted, bad_input};
@@ -110,20 +111,19 @@ pub fn make_room_for(option: &str, file: &Path) -> anyhow::Result<()> {
 pub fn show<T: Serialize>(
     record: &Record<T>,
     report: &Report,
-    json: bool,
-    directory: Option<&Path>,
+    keep: &KeepArgs,
 ) -> anyhow::Result<()> {
     let mut out = stdout();
-    if json {
+    if keep.json {
         print_json(record)?;
     } else {
         write!(out, "{}", report.text())?;
         out.flush()?;
     }
-    let Some(directory) = directory else { return Ok(()) };
+    let Some(directory) = &keep.result_dir else { return Ok(()) };
     record.write(directory)?;
     let page = report.write(directory)?;
-    if !json {
+    if !keep.json {
         writeln!(out, "saved: {}", page.display())?;
     }
     Ok(out.flush()?)

@@ -26,7 +26,7 @@ const CHOSEN: [&str; 5] =
 
 /// Measures, fits, predicts, compares and shows.
 pub fn run(settings: &Settings, args: &PrefillArgs) -> anyhow::Result<()> {
-    own::make_room(args.result_dir.as_deref())?;
+    own::make_room(args.keep.result_dir.as_deref())?;
     let why = "cannot be given here: bench prefill chooses it for each of its servers";
     arms::refuse_chosen(&args.settings.sources(), &CHOSEN, why)?;
     let base = arms::base(settings)?;
@@ -84,7 +84,7 @@ pub fn run(settings: &Settings, args: &PrefillArgs) -> anyhow::Result<()> {
     let outcome = Prefill::of(measured, plan.budget, facts, limits)?;
     let record = prefill::record(begun, outcome);
     let report = prefill::report(&record)?;
-    own::show(&record, &report, args.json, args.result_dir.as_deref())?;
+    own::show(&record, &report, &args.keep)?;
     own::end(&record, interrupted)
 }
 
