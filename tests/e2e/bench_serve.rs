@@ -442,6 +442,11 @@ fn what_cannot_be_measured_is_refused() {
         (&["--extra-body={\"n\": 2}"], "one answer"),
         (&["--tokenizer=/no/such"], "/no/such"),
         (&["--header", "a b=c"], "--header a b"),
+        (&["--request-rate=-1"], "request rate is -1"),
+        (&["--burstiness", "0"], "inf: evenly spaced"),
+        (&["--json-out=/proc/nope/x.json"], "--json-out /proc/nope/x.json"),
+        (&["--json-out=/proc"], "--json-out /proc"),
+        (&["--save-result", "--result-dir=/proc/nope"], "--result-dir /proc/nope"),
     ] {
         let finished = bench("http://127.0.0.1:1", args);
         assert_eq!(finished.status.code(), Some(2), "{args:?}: {finished:?}");

@@ -95,8 +95,12 @@ pub fn make_room(directory: Option<&Path>) -> anyhow::Result<()> {
 
 /// The same for a single file, which is not changed yet.
 pub fn make_room_for(option: &str, file: &Path) -> anyhow::Result<()> {
-    let is_new = !file.exists();
+    let (is_new, is_ordinary) = (!file.exists(), file.is_file() || file.is_dir());
     let room = || {
+        // Whoever reads a pipe would take this for the end.
+        if !is_new && !is_ordinary {
+            return Ok(());
+        }
         if let Some(directory) = file.parent() {
             fs::create_dir_all(directory)?;
         }
