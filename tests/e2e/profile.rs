@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use nix::sys::signal::Signal;
 use pocket_tests::http::Client;
-use pocket_tests::wait::PATIENCE;
+use pocket_tests::process::{self, Running};
+use pocket_tests::wait::{PATIENCE, until};
 use serde_json::{Value, json};
 
-use crate::control::{Place, two_ranks};
+use crate::common::POCKETD;
+use crate::control::{Place, refusal, two_ranks};
 use crate::http_support::COMPLETIONS;
 
 /// Layers of the demo model.
@@ -150,4 +153,21 @@ fn one_command_records_for_a_while_and_prints_a_table() {
         assert!(finished.stderr.contains(part), "{finished:?}");
     }
     daemon.stop(PATIENCE).unwrap();
+}
+
+#[test]
+fn a_daemon_that_dies_under_a_recording_is_said_to_be_gone() {
+    let place = Place::new();
+    let mut daemon = place.steers(two_ranks()).start().unwrap();
+    let socket = place.socket().display().to_string();
+    let mut command = process::command(POCKETD);
+    command.args(["ctl", "--socket", &socket, "profile", "--seconds", "4"]);
+    let recording = Running::spawn(command).unwrap();
+    let begun = || daemon.log().contains("recording a profile").then_some(());
+    until("a recording", PATIENCE, begun).unwrap();
+    daemon.process().signal(Signal::SIGKILL).unwrap();
+    daemon.finish(PATIENCE).unwrap();
+    let (code, why) = refusal(&recording.finish(PATIENCE).unwrap());
+    assert!(code == 1 && why.contains("the daemon"), "{why}");
+    assert!(why.contains("gone") || why.contains("went away"), "{why}");
 }

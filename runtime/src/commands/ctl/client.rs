@@ -101,7 +101,11 @@ pub fn refusal(status: &Status) -> anyhow::Error {
         Code::Unknown | Code::Internal | Code::Cancelled => {
             anyhow!("the daemon went away before it answered: {}", innermost(status))
         }
-        _ => anyhow!("{}", status.message()),
+        // What a daemon refuses has a message and no cause.
+        _ => match innermost(status).downcast_ref::<io::Error>() {
+            Some(error) => anyhow!("the daemon has gone: nothing answers there any more ({error})"),
+            None => anyhow!("{}", status.message()),
+        },
     }
 }
 
