@@ -67,13 +67,20 @@ fn server_facts(server: &Server) -> Vec<(String, String)> {
     facts
 }
 
+/// The counters that moved. The others, and what a `pocketd` shows a second time under vLLM's names, are in
+/// the record.
 fn counters(server: &Server) -> Table {
     let right = Side::Right;
     let mut table = Table::new(
-        format!("Counters of the {}", server.name),
+        format!("Counters of the {} that moved; all of them are in the record", server.name),
         &[("counter", Side::Left), ("before", right), ("after", right), ("rise", right)],
     );
+    let has_own = server.counters_after.keys().any(|name| name.starts_with("pocket_"));
     for (name, after) in &server.counters_after {
+        let again = has_own && name.starts_with("vllm:");
+        if again || server.rise(name) == Some(0.0) {
+            continue;
+        }
         let before = server.counters_before.get(name);
         table.row([
             name.clone(),

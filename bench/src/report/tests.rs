@@ -3,6 +3,10 @@ use serde_json::json;
 use super::*;
 use crate::record::{Counters, Invalid, Kind, Server};
 
+fn counters<const N: usize>(of: [(&str, f64); N]) -> Counters {
+    of.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
+}
+
 fn record() -> Record<serde_json::Value> {
     let command = "pocketd bench serve --model 'a<b>'".to_owned();
     let mut record = Record::new(Kind::Serve, vec![command], json!({}));
@@ -10,8 +14,8 @@ fn record() -> Record<serde_json::Value> {
         name: "server".to_owned(),
         model: Some("demo".to_owned()),
         flags: vec!["POCKET_PREFILL_MERGE=0".to_owned()],
-        counters_before: Counters::from([("forward_passes".to_owned(), 3.0)]),
-        counters_after: Counters::from([("forward_passes".to_owned(), 10.0)]),
+        counters_before: counters([("forward_passes", 3.0), ("pocket_a", 1.0), ("vllm:a", 1.0)]),
+        counters_after: counters([("forward_passes", 10.0), ("pocket_a", 1.0), ("vllm:a", 2.0)]),
         ..Server::default()
     });
     record
@@ -73,6 +77,8 @@ fn the_files_are_complete_and_the_plot_is_beside_the_markdown() {
     let counters = markdown.lines().find(|line| line.contains("forward_passes")).unwrap();
     let cells: Vec<&str> = counters.split('|').map(str::trim).collect();
     assert_eq!(cells, ["", "forward_passes", "3", "10", "7", ""]);
+    assert!(!markdown.contains("pocket_a"), "did not move: {markdown}");
+    assert!(!markdown.contains("vllm:a"), "the same again: {markdown}");
     let svg = std::fs::read_to_string(folder.path().join("report-1.svg")).unwrap();
     assert!(svg.starts_with("<svg"), "{svg}");
 }

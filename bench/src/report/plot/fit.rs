@@ -93,14 +93,18 @@ fn description(fit: &LawFit) -> String {
         Weighting::Ordinary => format!("; points scatter by {} ms", number(scatter)),
         Weighting::Relative => format!("; points scatter by {}", percent(scatter)),
     });
+    let constant = match fit.law.constant_ms {
+        // It is in the call.
+        0.0 => String::new(),
+        ms if ms < 0.0 => format!(" - {} ms", number(-ms)),
+        ms => format!(" + {} ms", number(ms)),
+    };
     format!(
-        "{} points with TTFT = {} ms x calls + {} us x tokens {} {} ms; below, what is left over, as shares \
+        "{} points with TTFT = {} ms x calls + {} us x tokens{constant}; below, what is left over, as shares \
          of the fitted times{}.",
         fit.points.len(),
         number(fit.law.per_call_ms),
         number(fit.law.per_token_us),
-        if fit.law.constant_ms < 0.0 { '-' } else { '+' },
-        number(fit.law.constant_ms.abs()),
         scatter.unwrap_or_default()
     )
 }
