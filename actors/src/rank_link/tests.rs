@@ -3,7 +3,9 @@
 
 mod damaged;
 
-use std::os::unix::fs::PermissionsExt;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use bytes::BytesMut;
 use pocket_collectives::{SegmentOwner, SegmentSpec};
@@ -65,12 +67,24 @@ fn assignment() -> Assignment {
     }
 }
 
+/// Writes a program by another process: had this one ever had it open for writing, a process that another
+/// test starts meanwhile could still have it so, and a program that is open for writing cannot be started.
+fn write_program(path: &Path, text: &str) {
+    let mut writer = Command::new("sh")
+        .args(["-c", r#"cat > "$0" && chmod 755 "$0""#])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(writer.wait().unwrap().success());
+}
+
 /// A link to a process that runs `script`.
 fn rig(script: &str, load_timeout: Duration) -> Rig {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("program");
-    std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&program, &format!("#!/bin/sh\n{script}\n"));
     let run_id = uuid::Uuid::new_v4().simple().to_string();
     let segment = SegmentOwner::create(&SegmentSpec { world: 1, epoch: 4, run_id }).unwrap();
     let (told, news) = unbounded_channel();

@@ -69,7 +69,7 @@ async fn a_restart_that_fails_counts_and_the_last_one_ends_everything() {
     let (_, last) = drain(&mut events).await;
     let failure = RequestError::RankFailed(reason.clone());
     assert!(matches!(&last, Event::Failed(error) if *error == failure), "{last:?}");
-    assert_eq!(rig.failed.borrow().as_deref(), Some(reason.as_str()));
+    assert_eq!(rig.failure().await, reason);
     let refused = rig.submit(request("b", 5, 1)).await.unwrap_err();
     assert!(matches!(refused, RequestError::Unavailable(_)), "{refused}");
     assert_eq!(rig.status().await.restarts, 2);
@@ -105,5 +105,5 @@ async fn a_new_group_that_cannot_begin_ends_everything() {
         error.to_string().contains("the actor that keeps the shared segment is gone"),
         "{error}"
     );
-    assert!(rig.failed.borrow().is_some());
+    rig.failure().await;
 }

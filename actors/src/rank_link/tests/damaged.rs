@@ -116,8 +116,7 @@ async fn told(program: &Path, frames: &Path, segment: &SegmentOwner) -> Vec<News
 async fn two_thousand_damaged_lives_are_told_as_what_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("program");
-    std::fs::write(&program, "#!/bin/sh\nexec cat \"$FRAMES\" >&0\n").unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&program, "#!/bin/sh\nexec cat \"$FRAMES\" >&0\n");
     let run_id = uuid::Uuid::new_v4().simple().to_string();
     let segment = SegmentOwner::create(&SegmentSpec { world: 1, epoch: 4, run_id }).unwrap();
     let mut numbers = Numbers(11);
