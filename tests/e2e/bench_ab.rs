@@ -179,8 +179,10 @@ fn what_no_arm_can_have_is_refused() {
         (&["--a=max_num_seqs=1", "--b=max_num_seqs=2", "--must-rise=c:x"], "a:NAME or b:NAME"),
         (
             &["--a=max_num_seqs=1", "--b=max_num_seqs=2", "--max-model-len=40"],
-            "need 80 positions; --max-model-len is 40",
+            "need 80 positions; max_model_len of A is 40",
         ),
+        (&["--a=max_num_seqs=1", "--b=max_model_len=20"], "max_model_len of B is 20"),
+        (&["--a=max_num_seqs=1", "--a=max_num_seqs=2", "--b=max_num_seqs=2"], "max_num_seqs twice"),
     ] {
         let finished = pocketd_with(&[], &[&["bench", "ab"], args].concat());
         assert_eq!(finished.status.code(), Some(2), "{finished:?}");

@@ -95,6 +95,15 @@ fn what_the_model_or_the_program_limits_is_told_apart_from_memory() {
 }
 
 #[test]
+fn a_context_that_nothing_has_room_for_does_not_hide_the_others() {
+    let result = limit(&["--slots=1", "--contexts=2048", "--kv-cache-bytes=256KiB"]);
+    assert_eq!(result["ceilings"].as_array().unwrap().len(), 1);
+    let impossible = &result["impossible"][0];
+    assert_eq!(impossible["smallest"], "1 slot of 2048 tokens");
+    assert_eq!(impossible["refusal"]["exit_code"], 1, "{impossible}");
+}
+
+#[test]
 fn a_limit_that_cannot_be_looked_for_is_refused() {
     let finished = pocketd(&["bench", "limit", "--max-model-len=64"]);
     assert_eq!(finished.status.code(), Some(2), "{finished:?}");

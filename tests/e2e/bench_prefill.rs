@@ -35,7 +35,31 @@ fn at_one_rank_the_control_has_nothing_to_act_on() {
     assert_eq!(record["invalid"][0]["reason"], "nothing_to_act_on", "{}", record["invalid"]);
     let without = run(&[], &[&args[..], &["--no-control"]].concat());
     assert_eq!(without.status.code(), Some(0), "{}", without.stderr);
-    assert_eq!(without.json().unwrap()["result"]["control"], Value::Null);
+    let plain = without.json().unwrap();
+    assert_eq!(plain["result"]["control"], Value::Null);
+
+    // What fit finds in a record is what the record says.
+    let folder = tempfile::tempdir().unwrap();
+    let fit = |name: &str, record: &Value, more: &[&str]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, record.to_string()).unwrap();
+        pocketd_with(&[], &[&["fit", path.to_str().unwrap(), "--json"], more].concat())
+    };
+    let again = fit("plain.json", &plain, &[]).json().unwrap();
+    let of = |fit: &Value| -> Vec<f64> {
+        let coefficients = fit["fit"]["coefficients"].as_array().unwrap();
+        coefficients.iter().map(|found| found["value"].as_f64().unwrap()).collect()
+    };
+    let found = of(&again["fits"]["joint"]["relative"]);
+    let said = of(&plain["result"]["joint"]["weighted"]);
+    assert_eq!((found.len(), said.len()), (3, 3));
+    // But for what is rounded in another order.
+    let near = |(found, said): (&f64, &f64)| (found - said).abs() < 1e-6 * said.abs().max(1.0);
+    assert!(found.iter().zip(&said).all(near), "{found:?} {said:?}");
+    let refused = fit("invalid.json", &record, &[]);
+    assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+    assert!(refused.stderr.contains("--allow-invalid"), "{refused:?}");
+    assert_eq!(fit("invalid.json", &record, &["--allow-invalid"]).status.code(), Some(0));
 }
 
 #[test]

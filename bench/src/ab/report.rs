@@ -21,7 +21,8 @@ pub fn report(record: &Record<Ab>) -> Result<Report, PlotError> {
     ));
     let section = report.section("Comparison");
     let headings = [("", L), ("A, median", R), ("B, median", R), ("B / A (95 %)", R)];
-    let caption = "Times to first token and after it are the engine's, the last line the client's";
+    let caption = "Times to first token and after it are the engine's, the last line the client's. B / A is the \
+                   geometric mean of the pairs' ratios, not the quotient of the medians";
     let mut table = Table::new(caption, &headings);
     for measure in measures {
         table.row([

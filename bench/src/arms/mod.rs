@@ -21,7 +21,7 @@ pub use control::{Act, Control};
 pub use counters::Counts;
 pub use fleet::Fleet;
 pub use random::RandomPrompts;
-pub use server::{Launch, OwnServer};
+pub use server::{Launch, OwnServer, remove_folders};
 pub use tally::ArmCounts;
 pub use wave::{Prompt, Wave};
 

@@ -133,6 +133,22 @@ fn is_ours(name: &OsStr) -> bool {
     name.starts_with(b"POCKET_") || name.starts_with(b"POCKETD_") || name == b"RUST_LOG"
 }
 
+/// How the names of this process's folders begin.
+fn folder_prefix() -> String {
+    format!("pocketd-bench-{}-", std::process::id())
+}
+
+/// Removes the folders of all own servers, for an end that drops nothing. What is not removed stays: there is
+/// nobody left to tell.
+pub fn remove_folders() {
+    let Ok(folders) = std::fs::read_dir(std::env::temp_dir()) else { return };
+    for folder in folders.flatten() {
+        if folder.file_name().to_string_lossy().starts_with(&folder_prefix()) {
+            let _ = std::fs::remove_dir_all(folder.path());
+        }
+    }
+}
+
 /// A running server. [`OwnServer::stop`] it; one that is dropped is killed, and its ranks go with it.
 #[derive(Debug)]
 pub struct OwnServer {
@@ -152,7 +168,7 @@ impl OwnServer {
     pub fn spawn(launch: Launch) -> Result<Self, ArmError> {
         let system = |what| move |source| ArmError::System { what, source };
         let folder = tempfile::Builder::new()
-            .prefix("pocketd-bench-")
+            .prefix(&folder_prefix())
             .tempdir()
             .map_err(system("making a folder for a server"))?;
         let program = launch.program.clone();

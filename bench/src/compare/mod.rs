@@ -1,7 +1,7 @@
 //! Two records of the same kind beside each other.
 //!
-//! Quantities are found by their form, not by their kind of record: a list of samples, a mean with its standard
-//! deviation and count (a [`Summary`](crate::stats::Summary), or `mean_X`, `std_X` and `completed` as
+//! Quantities are found by their form, not by their kind of record: repeats behind a median, a mean with its
+//! standard deviation and count (a [`Summary`](crate::stats::Summary), or `mean_X`, `std_X` and `completed` as
 //! `vllm bench serve` writes them), a value with a standard error or an interval, or a plain number. Each becomes
 //! the ratio B / A, with an interval where the records hold enough for one. What describes the work rather than
 //! its outcome ([`WORKLOAD`]), the machines and the servers are compared for equality, and every difference is a
@@ -84,6 +84,16 @@ pub fn compare(
         return Err(CompareError::Nothing);
     }
     warnings.extend(found.warnings);
+    for (which, record) in [('A', a), ('B', b)] {
+        let count = |key: &str| record.result.get(key).and_then(Value::as_u64).unwrap_or_default();
+        let failed = count("failed");
+        if failed > 0 {
+            let all = failed + count("completed");
+            warnings.push(format!(
+                "{failed} of {all} requests of {which} failed; the times are those of the others"
+            ));
+        }
+    }
     Ok(Comparison {
         kind: a.kind,
         time_a: a.time.clone(),

@@ -95,15 +95,3 @@ pub(super) fn estimate(value: &Value) -> Option<(f64, Interval)> {
     let number = value.get("value").or_else(|| value.get("ratio"))?;
     Some((number.as_f64()?, interval))
 }
-
-/// The numbers of a list of samples, lists within it included; what is no number is left out.
-pub(super) fn samples(value: &Value) -> Option<Vec<f64>> {
-    let items = value.as_array()?;
-    let flat = items.iter().flat_map(|item| match item {
-        Value::Array(inner) => inner.iter().collect(),
-        other => vec![other],
-    });
-    let numbers: Vec<f64> = flat.filter_map(Value::as_f64).collect();
-    let other = items.iter().any(|item| !(item.is_number() || item.is_null() || item.is_array()));
-    (!other && !numbers.is_empty()).then_some(numbers)
-}

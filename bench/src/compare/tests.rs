@@ -52,8 +52,6 @@ fn every_form_becomes_a_ratio_on_what_it_rests_on() {
         }
     };
     is("mean_ttft_ms", Basis::Summary, 2.0);
-    is("ttfts", Basis::Samples, 2.0);
-    is("itls", Basis::Samples, 1.0);
     is("output_throughput", Basis::Number, 0.5);
     is("fit.coefficients[ms a call]", Basis::Estimate, 2.0);
     is("wave.mean", Basis::Summary, 2.0);
@@ -62,7 +60,7 @@ fn every_form_becomes_a_ratio_on_what_it_rests_on() {
     // A value that may be zero is no part of a ratio.
     assert_eq!(quantity(&comparison, "bend").ratio, None);
     assert_eq!(quantity(&comparison, "failed").ratio, None);
-    assert_eq!(comparison.quantities.len(), 11, "{:?}", comparison.quantities);
+    assert_eq!(comparison.quantities.len(), 9, "{:?}", comparison.quantities);
     let text = comparison.report().text();
     assert!(text.contains("mean_ttft_ms") && text.contains("2.000x ("), "{text}");
 }
@@ -105,8 +103,8 @@ fn what_should_be_alike_is_warned_of() {
         "the workload differs in a: X=1 in A, X=2 in B",
         "the workload differs in input_lens",
         "the workload differs in workload.requests: 4 in A, 16 in B",
-        "only A has rungs[width 1]",
-        "only B has rungs[width 4]",
+        "only A has rungs of width 1",
+        "only B has rungs of width 4",
     ];
     let warnings = comparison.warnings.join("\n");
     for line in expected {

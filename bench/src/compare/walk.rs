@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::quantity::{Basis, Quantity, estimate, moments, samples, summary};
+use super::quantity::{Basis, Quantity, estimate, moments, summary};
 use crate::stats::Moments;
 
 /// Keys of what was asked for. Ratios of these say nothing; a difference is a warning.
@@ -16,12 +16,12 @@ pub const WORKLOAD: [&str; 33] = [
     "dataset_name",
     "dataset_path",
     "endpoint_type",
+    "extra_body",
     "facts",
     "flop_per_token",
     "ignore_eos",
     "input_lens",
     "input_tokens",
-    "label",
     "max_concurrency",
     "model_id",
     "num_prompts",
@@ -38,15 +38,15 @@ pub const WORKLOAD: [&str; 33] = [
     "sharegpt_output_len",
     "slo",
     "slo_ms",
-    "tokenizer_id",
     "tokens",
     "tokens_a_call",
+    "weighting",
     "workload",
 ];
 
 /// Keys that are no outcome of their own: single measurements behind their medians, the same in other units,
 /// parts of a fit, texts, moments.
-const ASIDE: [&str; 50] = [
+const ASIDE: [&str; 56] = [
     "above",
     "at_s",
     "beside",
@@ -61,6 +61,7 @@ const ASIDE: [&str; 50] = [
     "date",
     "degrees_of_freedom",
     "drift",
+    "e2els",
     "engine_prefill_p50_ms",
     "errors",
     "exit_code",
@@ -71,6 +72,8 @@ const ASIDE: [&str; 50] = [
     "generated_reasoning",
     "generated_texts",
     "influence",
+    "itls",
+    "label",
     "largest",
     "leverage",
     "measured",
@@ -95,12 +98,12 @@ const ASIDE: [&str; 50] = [
     "start_times",
     "time",
     "timings",
+    "tokenizer_id",
     "ttft_mean_ms",
     "ttft_min_ms",
+    "ttfts",
+    "ttfts_first_chunk",
 ];
-
-/// Keys of lists with a number for each request.
-const SAMPLES: [&str; 4] = ["e2els", "itls", "ttfts", "ttfts_first_chunk"];
 
 /// What was found.
 #[derive(Default)]
@@ -154,10 +157,6 @@ impl Found {
             let inner = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
             if WORKLOAD.contains(&key.as_str()) && !are_parts(of_a) {
                 self.differ(&inner, of_a, of_b);
-            } else if SAMPLES.contains(&key.as_str()) {
-                if let (Some(a), Some(b)) = (moments_of(samples(of_a)), moments_of(samples(of_b))) {
-                    self.moments(&inner, a, b, Basis::Samples);
-                }
             } else if let (Some(a), Some(b)) = (named_mean(key, a), named_mean(key, b)) {
                 self.moments(&inner, a, b, Basis::Summary);
             } else if let (Some(a), Some(b)) = (repeats(key, a), repeats(key, b)) {
@@ -172,10 +171,11 @@ impl Found {
     fn parts(&mut self, path: &str, a: &[Value], b: &[Value]) {
         let (of_a, of_b) = (labelled(a), labelled(b));
         let mut alone = |mine: &[(String, &Value)], others: &[(String, &Value)], whose: &str| {
-            for (label, _) in mine {
-                if !others.iter().any(|(other, _)| other == label) {
-                    self.warnings.push(format!("only {whose} has {path}[{label}]"));
-                }
+            let is_known = |label: &String| others.iter().any(|(other, _)| other == label);
+            let labels = mine.iter().map(|(label, _)| label).filter(|label| !is_known(label));
+            let labels: Vec<&str> = labels.map(String::as_str).collect();
+            if !labels.is_empty() {
+                self.warnings.push(format!("only {whose} has {path} of {}", labels.join(", ")));
             }
         };
         alone(&of_a, &of_b, "A");
@@ -291,9 +291,5 @@ fn repeats(key: &str, fields: &Map<String, Value>) -> Option<Moments> {
     let samples = fields.get("samples")?.as_array()?;
     let each: Option<Vec<f64>> =
         samples.iter().map(|sample| sample.get(key).and_then(Value::as_f64)).collect();
-    moments_of(each)
-}
-
-fn moments_of(samples: Option<Vec<f64>>) -> Option<Moments> {
-    Moments::of(&samples?)
+    Moments::of(&each?)
 }

@@ -221,12 +221,8 @@ impl Faults {
 
     fn judge<T>(&self, record: &mut Record<T>) {
         if let Some(first) = &self.first {
-            // A rung with a hole is not the rung that was to be measured.
-            record.invalidate(Invalid::Unexpected {
-                what: format!("requests that failed, the first with {first:?}"),
-                expected: "0".to_owned(),
-                found: format!("{} of {}", self.failed, self.requests),
-            });
+            let (failed, requests, first) = (self.failed, self.requests, first.clone());
+            record.invalidate(Invalid::SomeFailed { failed, requests, first });
         }
         let tokens = self.cached_beyond;
         if tokens as f64 > CACHED_SHARE * self.prompt_tokens as f64 {

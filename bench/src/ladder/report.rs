@@ -34,9 +34,11 @@ pub fn report(record: &Record<Ladder>) -> Result<Report, PlotError> {
     if ladder.rungs.len() > 1 {
         let plots: [(&str, (&str, Scale), Of); 4] = [
             ("Throughput by width", ("output tokens/s", Scale::Linear), |l| l.tokens_per_s),
-            ("Time to first token by width", ("mean TTFT, ms", Scale::Logarithmic), |l| {
-                l.mean_ttft_ms
-            }),
+            (
+                "Time to first token by width (logarithmic)",
+                ("mean TTFT, ms", Scale::Logarithmic),
+                |l| l.mean_ttft_ms,
+            ),
             ("Time per output token by width", ("TPOT, ms", Scale::Linear), |l| l.tpot_ms),
             ("Rows computed by width", ("row-steps/s", Scale::Linear), |l| l.row_steps_per_s),
         ];

@@ -172,6 +172,12 @@ pub struct Ladder {
 }
 
 impl Ladder {
+    /// Whether nothing was measured.
+    pub fn is_empty(&self) -> bool {
+        let levels = self.rungs.iter().flat_map(|rung| [&rung.wave, &rung.refilled]);
+        levels.map(|level| level.samples.len()).sum::<usize>() == 0
+    }
+
     /// Tokens a second of the last repeat over those of the first.
     pub(super) fn drift(rungs: &[Rung]) -> Option<f64> {
         let levels = rungs.iter().flat_map(|rung| [&rung.wave, &rung.refilled]);

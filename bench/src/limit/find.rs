@@ -66,6 +66,15 @@ pub struct Ceiling {
     pub plans: usize,
 }
 
+/// A number of slots or a context for which there is no ceiling.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Impossible {
+    /// The smallest size that was asked for, in words.
+    pub smallest: String,
+    /// What the server says.
+    pub refusal: Refusal,
+}
+
 /// All ceilings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
@@ -73,6 +82,8 @@ pub struct Limits {
     pub ceilings: Vec<Ceiling>,
     /// The largest slots x context of them.
     pub largest: Option<(usize, usize)>,
+    /// Sizes of which not even the smallest starts, and why.
+    pub impossible: Vec<Impossible>,
     /// Ceilings that were asked for; more than there are, if the search was interrupted.
     pub planned: usize,
     /// The servers that served, for the record, which has them once.
@@ -86,7 +97,8 @@ impl Find {
     ///
     /// # Errors
     ///
-    /// A server fails in another way than by refusing, or not even the smallest size starts.
+    /// A server fails in another way than by refusing, or there is no ceiling at all: not even the smallest
+    /// sizes start.
     pub async fn run(
         &self,
         starter: &Starter,
@@ -96,10 +108,16 @@ impl Find {
         let contexts = self.slots.iter().map(|slots| (Axis::Context, *slots));
         let slots = self.contexts.iter().map(|context| (Axis::Slots, *context));
         let wanted: Vec<(Axis, usize)> = contexts.chain(slots).collect();
-        let (mut ceilings, mut servers) = (Vec::new(), Vec::new());
+        let (mut ceilings, mut servers, mut impossible) = (Vec::new(), Vec::new(), Vec::new());
         let search = async {
             for (axis, given) in &wanted {
-                let (ceiling, server) = ceiling(starter, *axis, *given).await?;
+                let (ceiling, server) = match ceiling(starter, *axis, *given).await {
+                    Err(LimitError::Nothing { smallest, why }) => {
+                        impossible.push(Impossible { smallest, refusal: why });
+                        continue;
+                    }
+                    found => found?,
+                };
                 found(&ceiling);
                 ceilings.push(ceiling);
                 servers.extend(server);
@@ -110,9 +128,15 @@ impl Find {
             searched = search => searched?,
             _ = stop => {}
         }
+        if let (true, Some(Impossible { smallest, refusal })) =
+            (ceilings.is_empty(), impossible.first())
+        {
+            let (smallest, why) = (smallest.clone(), refusal.clone());
+            return Err(LimitError::Nothing { smallest, why });
+        }
         let largest = ceilings.iter().max_by_key(|ceiling| ceiling.slots_x_context);
         let largest = largest.map(|ceiling| (ceiling.slots, ceiling.context));
-        Ok(Limits { ceilings, largest, planned: wanted.len(), servers })
+        Ok(Limits { ceilings, largest, impossible, planned: wanted.len(), servers })
     }
 }
 
@@ -188,7 +212,7 @@ async fn ceiling(
 impl Limits {
     /// Marks a record in which a start did not do as it had planned, or that is not complete.
     pub fn judge(&self, record: &mut Record<()>) {
-        let (done, planned) = (self.ceilings.len(), self.planned);
+        let (done, planned) = (self.ceilings.len() + self.impossible.len(), self.planned);
         if done < planned {
             record.invalidate(Invalid::Interrupted { done, planned, what: "limits".to_owned() });
         }
@@ -238,13 +262,17 @@ mod tests {
         }
     }
 
+    fn limits(ceilings: Vec<Ceiling>, planned: usize) -> Limits {
+        Limits { ceilings, largest: None, impossible: vec![], planned, servers: vec![] }
+    }
+
     #[test]
     fn starts_must_do_as_they_plan() {
         for (refused, above_refused, reasons) in
             [(false, true, 0), (true, true, 1), (false, false, 1), (true, false, 2)]
         {
             let ceilings = vec![ceiling(refused, above_refused)];
-            let limits = Limits { ceilings, largest: None, planned: 1, servers: vec![] };
+            let limits = limits(ceilings, 1);
             let mut record = Record::new(Kind::Limit, vec![], ());
             limits.judge(&mut record);
             assert_eq!(record.reasons().count(), reasons, "{refused} {above_refused}");
@@ -254,7 +282,7 @@ mod tests {
     #[test]
     fn a_search_that_was_interrupted_is_not_complete() {
         let ceilings = vec![ceiling(false, true)];
-        let limits = Limits { ceilings, largest: None, planned: 3, servers: vec![] };
+        let limits = limits(ceilings, 3);
         let mut record = Record::new(Kind::Limit, vec![], ());
         limits.judge(&mut record);
         let said = record.verdict().unwrap_err().to_string();

@@ -11,6 +11,6 @@ mod report;
 mod try_start;
 
 pub use bisect::{Boundary, bisect};
-pub use find::{Axis, Ceiling, Find, Limits};
+pub use find::{Axis, Ceiling, Find, Impossible, Limits};
 pub use report::report;
 pub use try_start::{LimitError, Plan, Refusal, Started, Starter};

@@ -1,6 +1,6 @@
 //! Limits as a report.
 
-use super::find::{Axis, Ceiling, Limits};
+use super::find::{Axis, Ceiling, Impossible, Limits};
 use super::try_start::Started;
 use crate::record::Record;
 use crate::report::number::{counted, number};
@@ -25,6 +25,9 @@ pub fn report(record: &Record<Limits>) -> Report {
         "*: the largest. All full: sequences that can have their whole context at the same time; keys and \
          values are handed out as sequences grow.",
     );
+    for Impossible { smallest, refusal } in &limits.impossible {
+        section.text(format!("Not even {smallest}: {}", refusal.message));
+    }
     let section = report.section("Starts");
     section.table(starts(limits));
     for ceiling in &limits.ceilings {

@@ -166,6 +166,12 @@ impl Session {
         notes: &mut Vec<String>,
     ) {
         let ended = measured.ended().count();
+        if measured.failed() > 0 && measured.completed() > 0 {
+            notes.push(format!(
+                "{} of {ended} requests failed: times and percentiles are those of the others",
+                measured.failed()
+            ));
+        }
         if let Some(first) = measured.first_failure().filter(|_| measured.completed() == 0) {
             record.invalidate(Invalid::AllFailed { requests: ended, first });
         }
@@ -240,6 +246,11 @@ impl Session {
         result.insert("num_warmups".into(), json!(self.num_warmups));
         result.insert("seed".into(), json!(self.seed));
         result.insert("ignore_eos".into(), json!(self.target.ignore_eos));
+        result.insert("extra_body".into(), json!(self.target.extra_body));
+        if self.target.backend == Backend::Chat {
+            // A chat template adds tokens of its own.
+            result.insert("prompts_as_planned".into(), Value::Null);
+        }
         if self.detailed {
             result.extend(measured.detailed());
         }

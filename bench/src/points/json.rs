@@ -56,6 +56,23 @@ fn of_columns(name: &str, fields: &Map<String, Value>) -> Option<Table> {
     })
 }
 
+/// The points that a record of `bench prefill` or of `fit` was fitted to, and none of its many tables that
+/// have them again; none of any other value.
+pub(super) fn of_record(value: &Value) -> Option<Table> {
+    value.get("schema")?.as_u64()?;
+    let result = value.get("result")?;
+    let points = match value.get("kind")?.as_str()? {
+        "prefill" => result.get("points")?,
+        "fit" => {
+            let fits = result.get("fits")?;
+            let joint = fits.get("joint").filter(|joint| !joint.is_null());
+            joint.or_else(|| fits.get("length"))?.get("relative")?.get("points")?
+        }
+        _ => return None,
+    };
+    Some(of_objects(UNNAMED, points.as_array()?.iter().filter_map(Value::as_object)))
+}
+
 /// The first number with this key, wherever it is.
 pub(super) fn number_called(value: &Value, key: &str) -> Option<f64> {
     match value {

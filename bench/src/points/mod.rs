@@ -2,8 +2,8 @@
 //!
 //! A point has tokens (`tokens` or `prompt_tokens`), a time to first token ([`TTFT_COLUMNS`]) and calls (`calls`
 //! or `prefill_calls`; one where there is no such column). In JSON, points are an array of objects, or a table of
-//! `columns` and `rows`, by itself or anywhere inside an object, where its key is the table's name; so a
-//! `record.json` can be read as it is.
+//! `columns` and `rows`, by itself or anywhere inside an object, where its key is the table's name. Of a
+//! record of `bench prefill` or of `fit`, the points are those that it was fitted to itself.
 
 mod json;
 
@@ -19,6 +19,9 @@ use crate::law::Point;
 /// Names of times to first token in milliseconds, the preferred first.
 pub const TTFT_COLUMNS: [&str; 5] =
     ["ttft_ms", "ttft_mean_ms", "mean_ttft_ms", "ttft_p50_ms", "median_ttft_ms"];
+
+/// The column of the times that a record of this program was fitted to, where it has several.
+const RECORD_COLUMN: &str = "ttft_p50_ms";
 
 const TOKEN_COLUMNS: [&str; 2] = ["tokens", "prompt_tokens"];
 const CALL_COLUMNS: [&str; 2] = ["calls", "prefill_calls"];
@@ -153,10 +156,18 @@ pub fn read(path: &Path, selection: &Selection) -> Result<Found, PointsError> {
     let here = || path.to_owned();
     let text =
         fs::read_to_string(path).map_err(|source| PointsError::Read { path: here(), source })?;
+    let mut fitted = None;
     let (tables, wave_moved_ms) = if text.trim_start().starts_with(['{', '[']) {
         let value = serde_json::from_str(&text)
             .map_err(|source| PointsError::Json { path: here(), source })?;
-        (json::tables(&value), json::number_called(&value, "mean_ttft_moved_ms"))
+        let tables = match json::of_record(&value) {
+            Some(points) => {
+                fitted = Some(RECORD_COLUMN);
+                vec![points]
+            }
+            None => json::tables(&value),
+        };
+        (tables, json::number_called(&value, "mean_ttft_moved_ms"))
     } else {
         let table = from_csv(&text).map_err(|source| PointsError::Csv { path: here(), source })?;
         (vec![table], None)
@@ -165,7 +176,7 @@ pub fn read(path: &Path, selection: &Selection) -> Result<Found, PointsError> {
     let names: Vec<String> = wanted.iter().map(|table| table.name.clone()).collect();
     let candidates: Vec<&str> = match &selection.ttft_column {
         Some(column) => vec![column],
-        None => TTFT_COLUMNS.to_vec(),
+        None => fitted.into_iter().chain(TTFT_COLUMNS).collect(),
     };
     let common = candidates
         .into_iter()

@@ -39,6 +39,27 @@ fn every_form_gives_the_same_points() {
     assert_eq!(one_call.ttft_column, "ttft_p50_ms");
 }
 
+#[test]
+fn the_points_of_a_record_are_those_it_was_fitted_to() {
+    let prefill = r#"{"schema": 1, "kind": "prefill", "result": {
+        "points": [{"tokens": 67, "calls": 1, "ttft_p50_ms": 158.1, "ttft_mean_ms": 1},
+            {"tokens": 3703, "calls": 4, "ttft_p50_ms": 2913.2, "ttft_mean_ms": 2}],
+        "joint": {"weighted": {"points": [{"tokens": 67, "calls": 1, "ttft_ms": 158.1}]}}}}"#;
+    let found = read_text(prefill, &all()).unwrap();
+    assert_eq!((&found.points[..], found.ttft_column.as_str()), (&POINTS[..], "ttft_p50_ms"));
+    let points = r#"[{"calls": 1, "tokens": 67, "ttft_ms": 158.1},
+        {"calls": 4, "tokens": 3703, "ttft_ms": 2913.2}]"#;
+    for fits in [
+        format!(
+            r#"{{"joint": {{"relative": {{"points": {points}}}}}, "length": {{"relative": {{"points": []}}}}}}"#
+        ),
+        format!(r#"{{"joint": null, "length": {{"relative": {{"points": {points}}}}}}}"#),
+    ] {
+        let text = format!(r#"{{"schema": 1, "kind": "fit", "result": {{"fits": {fits}}}}}"#);
+        assert_eq!(read_text(&text, &all()).unwrap().points, POINTS);
+    }
+}
+
 const TABLES: &str = r#"{
     "a": {"columns": ["tokens", "ttft_p50_ms", "ttft_mean_ms"], "rows": [[1, 10, 11], [2, 20, 21]]},
     "b": {"columns": ["tokens", "calls", "ttft_p50_ms"], "rows": [[3, 2, 30]]},

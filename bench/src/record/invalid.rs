@@ -91,6 +91,16 @@ pub enum Invalid {
         /// Why the first one did.
         first: String,
     },
+    /// A load with a hole is not the load that was to be measured.
+    #[error("{failed} of {requests} requests failed; the first: {first}")]
+    SomeFailed {
+        /// How many failed.
+        failed: usize,
+        /// How many there were.
+        requests: usize,
+        /// Why the first one did.
+        first: String,
+    },
     /// Somebody ended the run early.
     #[error("interrupted after {done} of {planned} {what}")]
     Interrupted {

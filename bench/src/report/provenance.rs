@@ -14,7 +14,7 @@ pub(super) fn sections<T>(record: &Record<T>) -> Vec<Section> {
     let mut measured = Section { heading: "How it was measured".to_owned(), blocks: Vec::new() };
     measured.table(Table::of_facts("", facts(record)));
     for server in &record.servers {
-        measured.table(Table::of_facts(format!("The {}", server.name), server_facts(server)));
+        measured.table(Table::of_facts(called(server), server_facts(server)));
         let counters = counters(server);
         if !counters.is_empty() {
             measured.table(counters);
@@ -46,6 +46,14 @@ fn facts<T>(record: &Record<T>) -> Vec<(String, String)> {
     facts.into_iter().map(|(what, value)| (what.to_owned(), value)).collect()
 }
 
+/// A server as a heading has it: records of one have it as `server`.
+fn called(server: &Server) -> String {
+    match server.name.as_str() {
+        "server" => "Server".to_owned(),
+        name => format!("Server \u{201c}{name}\u{201d}"),
+    }
+}
+
 fn server_facts(server: &Server) -> Vec<(String, String)> {
     let mut facts = Vec::new();
     let mut told = |what: &str, value: Option<String>| {
@@ -72,7 +80,7 @@ fn server_facts(server: &Server) -> Vec<(String, String)> {
 fn counters(server: &Server) -> Table {
     let right = Side::Right;
     let mut table = Table::new(
-        format!("Counters of the {} that moved; all of them are in the record", server.name),
+        format!("{}: counters that moved; all of them are in the record", called(server)),
         &[("counter", Side::Left), ("before", right), ("after", right), ("rise", right)],
     );
     let has_own = server.counters_after.keys().any(|name| name.starts_with("pocket_"));

@@ -12,7 +12,7 @@ use super::values;
 #[command(
     after_help = "Points are tokens, calls (1 where not told) and a time to first token in ms, in a CSV file with \
                   a heading, or in JSON as an array of objects, or as objects of columns and rows anywhere in \
-                  it, such as a record.json."
+                  it. Of a record of bench prefill or of fit they are those that it was fitted to."
 )]
 pub struct FitArgs {
     /// Points to fit
@@ -63,8 +63,11 @@ pub struct FitArgs {
     #[arg(long, value_name = "N,...", value_parser = values::counts)]
     pub lengths: Option<values::Counts>,
     /// Tell arithmetic rates for a model of so many floating-point operations a token, such as 51.244e9
-    #[arg(long, value_name = "FLOP", value_parser = values::amount)]
+    #[arg(long, value_name = "FLOP", value_parser = values::above_zero)]
     pub flop_per_token: Option<f64>,
+    /// Fit the points of a record that is INVALID too
+    #[arg(long, requires = "file")]
+    pub allow_invalid: bool,
     /// Write record.json, report.html and report.md into this directory
     #[arg(long, value_name = "DIR")]
     pub result_dir: Option<PathBuf>,

@@ -108,6 +108,9 @@ pub fn base_url(text: &str) -> Result<String, String> {
     let url = text.trim_end_matches('/');
     let host = ["http://", "https://"].iter().find_map(|scheme| url.strip_prefix(scheme));
     match host {
+        Some(host) if host.ends_with("/v1") => {
+            Err("/v1 is part of the route; leave it out here".to_owned())
+        }
         Some(host) if !host.is_empty() => Ok(url.to_owned()),
         _ => Err("an address such as http://127.0.0.1:8000 is needed".to_owned()),
     }

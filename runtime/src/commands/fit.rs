@@ -9,6 +9,7 @@ use pocket_bench::points::{self, Found, Selection};
 use pocket_bench::record::{Kind, Record, this_command};
 use pocket_bench::report::Report;
 use pocket_bench::stats::Weighting;
+use serde_json::Value;
 
 use super::bench::own;
 use super::output::{print_json, stdout};
@@ -18,6 +19,13 @@ use crate::failure::{bad_input, bad_input_of};
 /// Fits, predicts and prints.
 pub fn run(args: &FitArgs) -> anyhow::Result<()> {
     own::make_room(args.result_dir.as_deref())?;
+    let invalid = args.file.as_deref().and_then(|file| {
+        // Most files are no records.
+        Record::<Value>::read(file).ok()?.verdict().err()
+    });
+    if let Some(invalid) = invalid.clone().filter(|_| !args.allow_invalid) {
+        return Err(anyhow::Error::from(invalid).context("--allow-invalid fits it all the same"));
+    }
     let found = args.file.as_deref().map(|file| {
         let selection =
             Selection { tables: args.table.clone(), ttft_column: args.ttft_column.clone() };
@@ -49,6 +57,9 @@ pub fn run(args: &FitArgs) -> anyhow::Result<()> {
     };
     if !outcome.source.is_empty() {
         report.introduce(outcome.source.clone());
+    }
+    if let Some(invalid) = invalid {
+        report.introduce(format!("These points cannot be believed: {invalid}."));
     }
     outcome.describe(&mut report)?;
     if args.json {

@@ -5,8 +5,36 @@ use std::fmt;
 use super::{Measured, Metric, Overhead, peaks};
 
 /// The table that is printed, in vLLM's form.
-impl fmt::Display for Measured {
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a> {
+    measured: &'a Measured,
+    metrics: &'a [Metric],
+}
+
+impl Measured {
+    /// The table with these metrics.
+    pub fn table<'a>(&'a self, metrics: &'a [Metric]) -> Table<'a> {
+        Table { measured: self, metrics }
+    }
+}
+
+impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { measured, metrics } = self;
+        measured.write_totals(f)?;
+        for metric in *metrics {
+            measured.write_metric(f, *metric)?;
+        }
+        writeln!(f, "{:=^60}", "")?;
+        if let Some(failure) = measured.first_failure() {
+            writeln!(f, "first failure: {failure}")?;
+        }
+        measured.overhead.fmt(f)
+    }
+}
+
+impl Measured {
+    fn write_totals(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let per_second = |count: usize| count as f64 / self.duration_s;
         let (input, output) = (self.input_tokens(), self.output_tokens());
         writeln!(f, "{:=^60}", " Serving benchmark ")?;
@@ -29,7 +57,7 @@ impl fmt::Display for Measured {
             ("Request throughput (req/s):", Some(per_second(self.completed()))),
             ("Request goodput (req/s):", self.goodput.map(|goodput| per_second(goodput.good))),
             ("Output token throughput (tok/s):", Some(per_second(output))),
-            ("Peak output token throughput (tok/s):", Some(peaks::tokens_per_second(self.ended()))),
+            ("Output tokens in the busiest second:", Some(peaks::tokens_per_second(self.ended()))),
             ("Total token throughput (tok/s):", Some(per_second(input + output))),
         ];
         for (name, value) in rows {
@@ -37,19 +65,9 @@ impl fmt::Display for Measured {
                 writeln!(f, "{name:<44}{value:>16.2}")?;
             }
         }
-        writeln!(f, "{:<44}{:>16}", "Peak concurrent requests:", self.peak_concurrency())?;
-        for metric in Metric::ALL {
-            self.write_metric(f, metric)?;
-        }
-        writeln!(f, "{:=^60}", "")?;
-        if let Some(failure) = self.first_failure() {
-            writeln!(f, "first failure: {failure}")?;
-        }
-        self.overhead.fmt(f)
+        writeln!(f, "{:<44}{:>16}", "Peak concurrent requests:", self.peak_concurrency())
     }
-}
 
-impl Measured {
     fn write_metric(&self, f: &mut fmt::Formatter<'_>, metric: Metric) -> fmt::Result {
         let Some(summary) = self.summary(metric) else { return Ok(()) };
         let name = metric.name().to_uppercase();

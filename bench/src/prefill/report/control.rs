@@ -11,8 +11,8 @@ pub(super) fn negative_control(
     control: &NegativeControl,
 ) {
     section.text(format!(
-        "A prompt of {} tokens takes {} ms with its {} all-reduces a call and {} ms without them: {} of \
-         the time. What is left is everything but communication and waiting for peers.",
+        "A prompt of {} tokens takes {} ms with its {} all-reduces a call and {} ms without them (medians): \
+         {} of the time (geometric mean of the rounds' ratios). What is left is everything but communication and waiting for peers.",
         control.tokens,
         number(control.plain_ms),
         control.all_reduces_per_call,

@@ -38,6 +38,10 @@ pub(super) fn merging(section: &mut Section, prefill: &Prefill) -> Result<(), Pl
         ]);
     }
     section.table(times).table(gains);
+    section.text(
+        "Measured gains are geometric means of the rounds' own ratios, which a slow round moves less; they \
+         need not be the quotients of the medians above.",
+    );
     let near = merge.by_joint.wave_gain_off.abs() <= NEAR;
     section.text(format!(
         "The same wave of {} prompts of {} tokens, merged into {} and serial in {} \

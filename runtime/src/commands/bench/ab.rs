@@ -69,14 +69,6 @@ fn common(settings: &Settings, args: &AbArgs) -> anyhow::Result<Launch> {
         )));
     }
     let context = args.prompt_tokens + args.output_tokens;
-    if let Some(given) = settings.max_model_len.filter(|given| given.get() < context) {
-        return Err(bad_input(format!(
-            "--prompt-tokens {} and --output-tokens {} need {context} positions; --max-model-len is {}",
-            args.prompt_tokens,
-            args.output_tokens,
-            given.get()
-        )));
-    }
     let mut base = arms::base(settings)?;
     if settings.max_num_seqs.is_none() {
         base = base.setting("max_num_seqs", args.requests);
@@ -97,6 +89,21 @@ fn arm(
     let mut launch = base.named(name);
     for (key, value) in given {
         launch = arms::with(launch, key, value)?;
+    }
+    for (at, (key, _)) in given.iter().enumerate() {
+        if given[..at].iter().any(|(earlier, _)| earlier == key) {
+            return Err(bad_input(format!("{name} is given {key} twice; keep one of them")));
+        }
+    }
+    let context = args.prompt_tokens + args.output_tokens;
+    let room = launch.settings.iter().find(|(key, _)| key == "max_model_len");
+    if let Some((_, room)) = room.filter(|(_, room)| room.parse().is_ok_and(|n: usize| n < context))
+    {
+        return Err(bad_input(format!(
+            "--prompt-tokens {} and --output-tokens {} need {context} positions; max_model_len of {name} is \
+             {room}",
+            args.prompt_tokens, args.output_tokens,
+        )));
     }
     let of_arm =
         |all: &[crate::cli::OfArm], act: fn(String) -> Act, option: &str| -> Vec<Control> {

@@ -28,7 +28,8 @@ pub fn run(settings: &Settings, args: &LadderArgs) -> anyhow::Result<()> {
             let launch = arms::base(settings)?.named("ladder");
             let widest = args.widths().last().copied().unwrap_or(1);
             let launch = match settings.max_num_seqs {
-                None => launch.setting("max_num_seqs", widest),
+                None => arms::with(launch, "max_num_seqs", &widest.to_string())
+                    .map_err(|error| bad_input(format!("a wave of {widest}: {error:#}")))?,
                 Some(slots) if slots.get() >= widest => launch,
                 Some(slots) => {
                     return Err(bad_input(format!(
@@ -49,6 +50,9 @@ pub fn run(settings: &Settings, args: &LadderArgs) -> anyhow::Result<()> {
             Ok(record)
         }
     })?;
+    if record.result.is_empty() && interrupted.is_some() {
+        return own::nothing(interrupted);
+    }
     let report = ladder::report(&record)?;
     own::show(&record, &report, &args.keep)?;
     own::end(&record, interrupted)

@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
-use pocket_bench::arms::{Launch, OwnServer};
+use pocket_bench::arms::{Launch, OwnServer, remove_folders};
 use pocket_bench::record::Record;
 use pocket_bench::report::Report;
 use serde::Serialize;
@@ -49,8 +49,10 @@ pub fn block_on<T>(
         tokio::spawn(async move {
             let Interrupted(signal) = signals.next().await;
             sender.send_replace(Some(signal));
+            let Interrupted(signal) = signals.next().await;
+            remove_folders();
             // The servers go with this process.
-            std::process::exit(128 + signals.next().await.0);
+            std::process::exit(128 + signal);
         });
         let stop = Stop(receiver);
         let outcome = work(stop.clone()).await?;

@@ -231,7 +231,9 @@ fn name_of(result: &Map<String, Value>) -> PathBuf {
     let model = text("model_id");
     let model = model.rsplit('/').next().unwrap_or_default();
     let (rate, date) = (text("request_rate"), text("date"));
-    format!("{}-{rate}qps{concurrency}-{model}-{date}.json", text(label)).into()
+    // A label is no path.
+    let label = text(label).replace('/', "-");
+    format!("{label}-{rate}qps{concurrency}-{model}-{date}.json").into()
 }
 
 /// Whether the result on standard output is JSON.
@@ -244,7 +246,7 @@ fn show(args: &ResultArgs, report: &Told) -> anyhow::Result<()> {
         print_json(&flat(report)?)?;
     } else {
         let mut out = stdout();
-        write!(out, "{}", report.measured)?;
+        write!(out, "{}", report.measured.table(&args.percentile_metrics.0))?;
         for note in &report.notes {
             writeln!(out, "note: {note}")?;
         }
