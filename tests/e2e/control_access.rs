@@ -53,9 +53,12 @@ fn the_usual_place_is_found_and_does_not_keep_daemons_apart() {
     let ended = at_home(&["ctl", "shutdown"]).finish(PATIENCE).unwrap();
     assert_eq!(ended.status.code(), Some(0), "{ended:?}");
     assert_eq!(first.finish(PATIENCE).unwrap().status.code(), Some(0));
-    let (code, why) = refusal(&at_home(&["ctl", "status"]).finish(PATIENCE).unwrap());
-    assert!(code == 1 && why.contains("no daemon was found"), "{why}");
-    assert!(why.contains("pocketd/control.sock nor at "), "{why}");
+    // A daemon of this machine itself, or one that was killed, would be found next.
+    if !Path::new("/run/pocketd/control.sock").exists() {
+        let (code, why) = refusal(&at_home(&["ctl", "status"]).finish(PATIENCE).unwrap());
+        assert!(code == 1 && why.contains("no daemon was found"), "{why}");
+        assert!(why.contains("pocketd/control.sock nor at "), "{why}");
+    }
 }
 
 /// The address of the control plane, as the log tells it.

@@ -101,6 +101,17 @@ fn with_intervals(known: bool) -> &'static str {
     if known { ", with 95 % intervals" } else { "" }
 }
 
+/// A time, to a tenth of a millisecond where that is something.
+fn largest(ms: f64) -> String {
+    if ms >= 1.0 { format!("{ms:.1}") } else { number(ms) }
+}
+
+/// A difference.
+fn signed(value: f64) -> String {
+    let sign = if value > 0.0 { "+" } else { "" };
+    format!("{sign}{}", number(value))
+}
+
 fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
@@ -135,7 +146,7 @@ impl BothWays {
                 table.row([
                     name_of(weighting).to_owned(),
                     found.name.clone(),
-                    format!("{:.1}", found.value),
+                    number(found.value),
                     or_dash(found.standard_error),
                     interval(found.interval),
                 ]);
@@ -174,10 +185,10 @@ impl BothWays {
             table.row([
                 point.calls.to_string(),
                 point.tokens.to_string(),
-                format!("{:.1}", point.ttft_ms),
-                format!("{:+.1}", relative.residual),
+                number(point.ttft_ms),
+                signed(relative.residual),
                 format!("{:+.1}", relative.residual / relative.fitted * 100.0),
-                format!("{:+.1}", ordinary.residual),
+                signed(ordinary.residual),
                 format!("{:.2}", self.relative.fit.influence[at].leverage),
             ]);
         }
@@ -214,9 +225,9 @@ fn quality(fit: &LawFit) -> String {
         None => "; whether the cost of a call bends, the points cannot tell".to_owned(),
     };
     format!(
-        "{}: largest residual {:.1} ms{}{}{leaning}{bend}.",
+        "{}: largest residual {} ms{}{}{leaning}{bend}.",
         capitalised(name_of(numbers.weighting)),
-        numbers.largest_residual(),
+        largest(numbers.largest_residual()),
         scatter.unwrap_or_default(),
         r_squared.unwrap_or_default()
     )
