@@ -212,6 +212,26 @@ fn an_interrupted_comparison_gives_its_whole_pairs_and_leaves_no_folder() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
+/// Whoever does not want to wait for servers to end in order asks twice.
+#[test]
+fn a_second_signal_ends_at_once_and_leaves_no_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = process::command(POCKETD);
+    command.args(["bench", "ab", "--requests=1", "--tensor-parallel-size=1"]);
+    command.args(["--a=max_num_seqs=1", "--b=max_num_seqs=2"]);
+    // A call takes longer than a server gets to end.
+    command.env("TMPDIR", folder.path()).env("POCKET_CALL_DELAY_US", "60000000");
+    let running = Running::spawn(command).unwrap();
+    let folders = || std::fs::read_dir(folder.path()).unwrap().count();
+    until("two servers", PATIENCE, || (folders() >= 2).then_some(())).unwrap();
+    running.signal(Signal::SIGINT).unwrap();
+    running.signal(Signal::SIGTERM).unwrap();
+    let finished = running.finish(PATIENCE).unwrap();
+    let code = finished.status.code();
+    assert!(matches!(code, Some(130 | 143)), "{}", finished.stderr);
+    assert_eq!(folders(), 0);
+}
+
 /// A server that cannot start says why, by the arm's name.
 #[test]
 fn an_arm_that_does_not_start_is_named_with_its_reason() {

@@ -82,6 +82,7 @@ fn a_request_that_met_a_closed_connection_is_sent_again_and_counted() {
     );
     assert!(result["notes"].to_string().contains("1 request sent again"), "{}", result["notes"]);
     assert_eq!(server.asked(), 4);
+    assert_eq!(result["record"]["servers"][0]["version"], "unknown b1");
 }
 
 /// A server that never answers is not asked for ever.

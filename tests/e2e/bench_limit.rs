@@ -1,8 +1,11 @@
 //! `pocketd bench limit`: the boundary between sizes that start and sizes that are refused.
 
+use nix::sys::signal::Signal;
+use pocket_tests::process::{self, Running};
+use pocket_tests::wait::{PATIENCE, until};
 use serde_json::{Value, json};
 
-use crate::common::{answer, pocketd};
+use crate::common::{POCKETD, answer, pocketd};
 
 /// Tokens of keys and values in this budget, as the server's own plan has it.
 const BUDGET: &str = "--kv-cache-bytes=1MiB";
@@ -101,6 +104,26 @@ fn a_context_that_nothing_has_room_for_does_not_hide_the_others() {
     let impossible = &result["impossible"][0];
     assert_eq!(impossible["smallest"], "1 slot of 2048 tokens");
     assert_eq!(impossible["refusal"]["exit_code"], 1, "{impossible}");
+}
+
+#[test]
+fn an_interrupted_search_gives_the_limits_that_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let slots: Vec<String> = (1..=64).map(|slots: usize| slots.to_string()).collect();
+    let mut command = process::command(POCKETD);
+    command.args(["bench", "limit", "--json", "--tensor-parallel-size=1", BUDGET]);
+    command.arg(format!("--slots={}", slots.join(","))).env("TMPDIR", folder.path());
+    let running = Running::spawn(command).unwrap();
+    let found = || running.stderr().contains("found a limit").then_some(());
+    until("a limit", PATIENCE, found).unwrap();
+    running.signal(Signal::SIGINT).unwrap();
+    let finished = running.finish(PATIENCE).unwrap();
+    assert_eq!(finished.status.code(), Some(130), "{}", finished.stderr);
+    let record = finished.json().unwrap();
+    assert_eq!(record["invalid"][0]["reason"], "interrupted", "{record}");
+    let ceilings = record["result"]["ceilings"].as_array().unwrap();
+    assert!((1..64).contains(&ceilings.len()), "{record}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]

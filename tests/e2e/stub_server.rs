@@ -112,6 +112,8 @@ impl Connection {
                 let shared = self.shared.clone();
                 (shared.answer)(number, &body, &mut self);
             }
+            // Where `llama-server` says which it is.
+            "/props" => self.whole(200, &json!({"build_info": "b1"}).to_string()),
             "/v1/models" => self.whole(200, &json!({"data": [{"id": "stub"}]}).to_string()),
             _ => self.whole(404, "no such route"),
         }

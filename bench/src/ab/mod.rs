@@ -14,8 +14,10 @@ use serde::{Deserialize, Serialize};
 
 pub use report::report;
 
-use crate::arms::control::note_once;
-use crate::arms::{ArmCounts, ArmError, Control, Counts, Fleet, Launch, RandomPrompts, Wave};
+use crate::arms::control::{faults, note_once};
+use crate::arms::{
+    ArmCounts, ArmError, Control, Counts, Fleet, Launch, RandomPrompts, Wave, filled,
+};
 use crate::record::{Invalid, Record};
 use crate::stats::{Ratio, RatioError, mean, median, paired_ratio};
 
@@ -143,19 +145,9 @@ pub async fn run(
     }
     let Run { counts, samples, invalid, .. } = run;
     let measures = compare(&samples)?;
+    let record = filled(begun, &counts, samples.iter().map(|sample| &sample.wave), invalid);
     let [a, b] = plan.names;
-    let ab = Ab { a, b, workload: plan.workload, measures, counts, samples };
-    let mut record = begun.map(|()| ab);
-    record.servers = record.result.counts.iter().map(ArmCounts::described).collect();
-    record.warmed_up = true;
-    let cached = record.result.samples.iter().map(|sample| sample.wave.cached_tokens());
-    let (tokens, hits) = (cached.clone().sum(), cached.filter(|tokens| *tokens > 0).count());
-    record.cached_tokens = Some(tokens);
-    record.prefix_cache_hits = Some(hits as u64);
-    for reason in invalid {
-        record.invalidate(reason);
-    }
-    Ok(record)
+    Ok(record.map(|()| Ab { a, b, workload: plan.workload, measures, counts, samples }))
 }
 
 /// What is compared.
@@ -222,14 +214,8 @@ impl Run<'_> {
     /// Notes what speaks against a wave.
     fn check(&mut self, number: usize, wave: &Wave, before: &Counts, after: &Counts) {
         let arm = &self.plan.arms[number];
-        let mut wrong = before.changes(&arm.launch.arm, after);
-        for control in arm.launch.controls().chain(arm.controls.iter().cloned()) {
-            wrong.extend(control.check(before, after));
-        }
-        if wave.cached_tokens() > 0 {
-            wrong.push(Invalid::PrefixCacheServed { tokens: wave.cached_tokens() });
-        }
-        note_once(&mut self.invalid, wrong);
+        let controls = arm.launch.controls().chain(arm.controls.iter().cloned());
+        note_once(&mut self.invalid, faults(&arm.launch.arm, controls, wave, before, after));
     }
 
     /// What there is of an interrupted run.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::counters::Counts;
+use super::wave::Wave;
 use crate::record::Invalid;
 
 /// Flag that skips all-reduces.
@@ -51,6 +52,24 @@ pub struct Control {
     pub cause: String,
     /// What must be counted.
     pub act: Act,
+}
+
+/// What speaks against a wave on the server of an arm: it is another one, a control did not act, or a cache
+/// answered.
+pub fn faults(
+    arm: &str,
+    controls: impl Iterator<Item = Control>,
+    wave: &Wave,
+    before: &Counts,
+    after: &Counts,
+) -> Vec<Invalid> {
+    let mut faults = before.changes(arm, after);
+    faults.extend(controls.flat_map(|control| control.check(before, after)));
+    let tokens = wave.cached_tokens();
+    if tokens > 0 {
+        faults.push(Invalid::PrefixCacheServed { tokens });
+    }
+    faults
 }
 
 /// Adds reasons that are not there yet: every round says the same of a control that does not act.

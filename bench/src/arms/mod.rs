@@ -22,7 +22,7 @@ pub use counters::Counts;
 pub use fleet::Fleet;
 pub use random::RandomPrompts;
 pub use server::{Launch, OwnServer, remove_folders};
-pub use tally::ArmCounts;
+pub use tally::{ArmCounts, filled};
 pub use wave::{Prompt, Wave};
 
 /// The exit code of a server that was asked for what cannot be.

@@ -73,7 +73,7 @@ impl Launch {
     }
 
     /// The settings it is started with, under their names.
-    pub(crate) fn settings_for_record(&self) -> impl Iterator<Item = (String, Value)> {
+    pub fn settings_for_record(&self) -> impl Iterator<Item = (String, Value)> {
         self.settings.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str())))
     }
 

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::counters::Counts;
 use super::server::{Launch, OwnServer};
-use crate::record::Server;
+use super::wave::Wave;
+use crate::record::{Invalid, Record, Server};
 
 /// What was counted by one server over its measurements.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -66,6 +67,26 @@ impl ArmCounts {
         }
         self.after = after;
     }
+}
+
+/// A record that was made before the measurement, with its servers, what came from caches, and what speaks
+/// against it.
+pub fn filled<'a>(
+    begun: Record<()>,
+    counts: &[ArmCounts],
+    waves: impl Iterator<Item = &'a Wave>,
+    invalid: Vec<Invalid>,
+) -> Record<()> {
+    let mut record = begun;
+    record.servers = counts.iter().map(ArmCounts::described).collect();
+    record.warmed_up = true;
+    let cached: Vec<u64> = waves.map(Wave::cached_tokens).collect();
+    record.cached_tokens = Some(cached.iter().sum());
+    record.prefix_cache_hits = Some(cached.iter().filter(|tokens| **tokens > 0).count() as u64);
+    for reason in invalid {
+        record.invalidate(reason);
+    }
+    record
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
 
 use futures_util::FutureExt;
 use rand_chacha::ChaCha8Rng;
@@ -12,7 +11,7 @@ use super::knee::Knee;
 use super::rung::{Ladder, Level, Rung, Sample, Shape};
 use crate::load::{
     Bar, CACHED_SHARE, Client, Lengths, LoadError, Measured, Plan, RandomSet, ServerTokens,
-    ServerView, Slo, Tally, Target, Tokens, Workload,
+    ServerView, Slo, Target, Tokens, Workload,
 };
 use crate::record::{Invalid, Kind, Record};
 
@@ -140,12 +139,7 @@ impl Climb {
         client: &Client,
         stop: &mut (impl Future + Unpin),
     ) -> Measured {
-        let tally = Arc::new(Tally::default());
-        let bar = Bar::new(what, plan.requests.len(), self.quiet);
-        let ran = tokio::select! {
-            ran = plan.run(client, &tally, stop) => ran,
-            never = bar.follow(&tally) => never,
-        };
+        let ran = Bar::over(what, plan, client, self.quiet, stop).await;
         Measured::of(ran, self.slo, &[99.0])
     }
 

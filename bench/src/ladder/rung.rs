@@ -174,8 +174,8 @@ pub struct Ladder {
 impl Ladder {
     /// Whether nothing was measured.
     pub fn is_empty(&self) -> bool {
-        let levels = self.rungs.iter().flat_map(|rung| [&rung.wave, &rung.refilled]);
-        levels.map(|level| level.samples.len()).sum::<usize>() == 0
+        let mut levels = self.rungs.iter().flat_map(|rung| [&rung.wave, &rung.refilled]);
+        levels.all(|level| level.samples.is_empty())
     }
 
     /// Tokens a second of the last repeat over those of the first.

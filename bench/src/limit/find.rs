@@ -128,11 +128,9 @@ impl Find {
             searched = search => searched?,
             _ = stop => {}
         }
-        if let (true, Some(Impossible { smallest, refusal })) =
-            (ceilings.is_empty(), impossible.first())
-        {
-            let (smallest, why) = (smallest.clone(), refusal.clone());
-            return Err(LimitError::Nothing { smallest, why });
+        if impossible.len() == wanted.len() && !impossible.is_empty() {
+            let Impossible { smallest, refusal } = impossible.swap_remove(0);
+            return Err(LimitError::Nothing { smallest, why: refusal });
         }
         let largest = ceilings.iter().max_by_key(|ceiling| ceiling.slots_x_context);
         let largest = largest.map(|ceiling| (ceiling.slots, ceiling.context));

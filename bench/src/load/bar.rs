@@ -1,5 +1,6 @@
 //! How far a run is, on a terminal.
 
+use std::future::Future;
 use std::io::{IsTerminal, stderr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +8,8 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use super::client::Client;
+use super::run::{Plan, Ran};
 use super::tally::{Counts, Tally};
 
 /// Time between two looks at the counts.
@@ -22,7 +25,7 @@ pub struct Bar {
 
 impl Bar {
     /// A bar of `requests`; hidden ones show nothing.
-    pub fn new(what: &str, requests: usize, hidden: bool) -> Self {
+    fn new(what: &str, requests: usize, hidden: bool) -> Self {
         let bar = if hidden || !stderr().is_terminal() {
             ProgressBar::hidden()
         } else {
@@ -37,8 +40,24 @@ impl Bar {
         Self { bar, began: Instant::now() }
     }
 
+    /// Runs a plan and shows how far it is.
+    pub async fn over(
+        what: &str,
+        plan: Plan,
+        client: &Client,
+        hidden: bool,
+        stop: impl Future,
+    ) -> Ran {
+        let tally = Arc::new(Tally::default());
+        let bar = Self::new(what, plan.requests.len(), hidden || plan.requests.is_empty());
+        tokio::select! {
+            ran = plan.run(client, &tally, stop) => ran,
+            never = bar.follow(&tally) => never,
+        }
+    }
+
     /// Shows the counts until it is dropped.
-    pub async fn follow(&self, tally: &Arc<Tally>) -> ! {
+    async fn follow(&self, tally: &Arc<Tally>) -> ! {
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use eventsource_stream::Eventsource;
 use futures_util::{FutureExt, StreamExt};
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
@@ -128,7 +129,7 @@ impl Client {
 
     /// Sends a request and waits for the end of its answer. `began` is when the run did.
     pub async fn ask(&self, planned: &Planned, began: Instant, tally: &Tally) -> Outcome {
-        let body = self.body(planned).to_string();
+        let body = Bytes::from(self.body(planned).to_string());
         let sent = Instant::now();
         tally.sent();
         let limit = self.target.timeout;
@@ -151,7 +152,7 @@ impl Client {
 
     async fn exchange(
         &self,
-        body: String,
+        body: Bytes,
         sent: Instant,
         tally: &Tally,
         resent: &mut bool,

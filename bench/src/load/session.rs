@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 use super::bar::Bar;
 use super::view::{ServerView, first_model};
 use super::{
-    Arrivals, Backend, Client, LoadError, Measured, Metric, Plan, Ran, ServerTokens, Slo, Tally,
-    Target, TextCodec, Tokens, Workload,
+    Arrivals, Backend, Client, LoadError, Measured, Metric, Plan, ServerTokens, Slo, Target,
+    TextCodec, Tokens, Workload,
 };
 use crate::record::{Invalid, Kind, Record};
 use crate::report::number::counted;
@@ -101,7 +101,7 @@ impl Session {
         tokio::pin!(stop);
         record.warmed_up = !warmups.is_empty();
         let warmed = Plan::at_once(warmups, self.max_concurrency);
-        let warmed = self.follow("warming up", warmed, &client, &mut stop).await;
+        let warmed = Bar::over("warming up", warmed, &client, self.quiet, &mut stop).await;
         let mut notes = Vec::new();
         let warmup_failure = warmed.outcomes.iter().flatten().find_map(|o| o.answer.as_ref().err());
         if let Some(failure) = warmup_failure {
@@ -110,7 +110,7 @@ impl Session {
         let before = ServerView::read(client.http(), &base_url, &headers).await;
         let plan = Plan { offsets, ..Plan::at_once(requests, self.max_concurrency) };
         let plan = if warmed.interrupted { Plan::default() } else { plan };
-        let ran = self.follow("measuring", plan, &client, &mut stop).await;
+        let ran = Bar::over("measuring", plan, &client, self.quiet, &mut stop).await;
         let after = ServerView::read(client.http(), &base_url, &headers).await;
         let mut measured = Measured::of(ran, self.slo, &self.percents);
         measured.interrupted |= warmed.interrupted;
@@ -140,21 +140,6 @@ impl Session {
                 (Some(Tokens::Server(server)), Some(name))
             }
             None => (None, None),
-        }
-    }
-
-    async fn follow(
-        &self,
-        what: &str,
-        plan: Plan,
-        client: &Client,
-        stop: &mut (impl Future + Unpin),
-    ) -> Ran {
-        let tally = Arc::new(Tally::default());
-        let bar = Bar::new(what, plan.requests.len(), self.quiet || plan.requests.is_empty());
-        tokio::select! {
-            ran = plan.run(client, &tally, stop) => ran,
-            never = bar.follow(&tally) => never,
         }
     }
 

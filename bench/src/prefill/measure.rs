@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Plan, Purpose, Task};
-use crate::arms::control::{Act, Control, SKIP_FLAG, note_once};
+use crate::arms::control::{Act, Control, SKIP_FLAG, faults, note_once};
 use crate::arms::{ArmCounts, ArmError, Counts, Fleet, Launch, OwnServer, RandomPrompts, Wave};
 use crate::record::Invalid;
 
@@ -190,13 +190,8 @@ impl Run<'_> {
     /// Sees whether what was to act has acted, and whether the server is still the same.
     fn note(&mut self, task: &Task, wave: &Wave, before: Counts, after: Counts) {
         let launch = &self.plan.arms[task.arm];
-        let mut wrong = before.changes(&launch.arm, &after);
-        for control in controls(launch, task.purpose) {
-            wrong.extend(control.check(&before, &after));
-        }
-        if wave.cached_tokens() > 0 {
-            wrong.push(Invalid::PrefixCacheServed { tokens: wave.cached_tokens() });
-        }
+        let controls = controls(launch, task.purpose).into_iter();
+        let wrong = faults(&launch.arm, controls, wave, &before, &after);
         note_once(&mut self.measured.invalid, wrong);
         self.measured.counts[task.arm].add(before, after);
     }

@@ -38,14 +38,14 @@ pub fn run(settings: &Settings, args: &LadderArgs) -> anyhow::Result<()> {
                     )));
                 }
             };
-            let settings = launch.settings.clone();
+            let given = launch.clone();
             let mut record =
                 own::with_server(launch, &stop, async |url: &str| climb(args, url, &stop).await)
                     .await?;
             for server in &mut record.servers {
-                for (key, value) in &settings {
-                    server.settings.entry(key.clone()).or_insert_with(|| json!(value));
-                }
+                let said = std::mem::take(&mut server.settings);
+                // What the server says of itself holds.
+                server.settings = given.settings_for_record().chain(said).collect();
             }
             Ok(record)
         }
